@@ -1,0 +1,12 @@
+"""Benchmarks of text-generation paradigms, on the same work, side by side.
+
+Importing the package fixes the thread policy before torch can load: OpenMP workers that spin while they wait make one
+decode step tens of times slower as soon as another process is busy, and the policy is read only once, when torch loads.
+"""
+
+import os as _os
+
+_os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+_os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+__version__ = "0.1.0"

@@ -1,0 +1,105 @@
+"""The contract between what generates and what measures.
+
+A paradigm turns requests into a stream of events; the benchmark consumes the events and reads the clock. Native decoders,
+`transformers` generate and, later, HTTP endpoints all look like this, so that none is measured by a different loop.
+Nothing here times, synchronises or prints, and this module imports nothing else of the package.
+
+Dimension letters: B requests of a batch, K positions of one event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import torch
+
+FINISH_REASONS = ("length", "eos", "stop_string")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """One request for text.
+
+    Attributes:
+        id: name of the request, unique within a run.
+        prompt: token ids, begin-of-text included.
+        max_new_tokens: committed at most; exactly this many when `ignore_eos`.
+        seed: every random draw for this request is a function of (seed, position, step, purpose).
+        ignore_eos: latency sweeps fix the length; task quality needs the natural stop.
+        stop_strings: generation ends when the text contains one of them (natural stop only).
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    seed: int = 0
+    ignore_eos: bool = True
+    stop_strings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ValueError(f"request {self.id!r} has an empty prompt; give at least the begin-of-text token")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"request {self.id!r} asks for max_new_tokens={self.max_new_tokens}; at least 1 is needed")
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Bytes of the state carried between steps, summed over the batch.
+
+    Attributes:
+        used: bytes that hold something that is still needed, read off the tensors.
+        allocated: bytes of the tensors that were reserved for it.
+    """
+
+    used: int
+    allocated: int
+
+
+@dataclass(slots=True)
+class Event:
+    """What one step made known. Positions count from the first generated token (0), not from the prompt.
+
+    Attributes:
+        phase: "prefill", "decode" or "denoise".
+        positions_K: output positions this event speaks of, the same for every row (a range or a list), or None.
+        token_ids_BK: their tokens, on the device that computed them, or None when the event carries no tokens.
+        final_BK: True where a token can no longer change; None means that all of them are final.
+        forwards: model name -> forwards run since the previous event (fill and encoder passes included).
+        positions_computed: positions pushed through the model since the previous event, summed over the batch.
+        finished: row -> finish reason, for rows that ended with this event.
+        state: bytes carried after this event, a callable so that nobody pays who does not ask; None when there is none.
+    """
+
+    phase: str
+    positions_K: Sequence[int] | None = None
+    token_ids_BK: torch.Tensor | None = None
+    final_BK: torch.Tensor | None = None
+    forwards: dict[str, int] = field(default_factory=dict)
+    positions_computed: int = 0
+    finished: dict[int, str] = field(default_factory=dict)
+    state: Any = None  # Callable[[], StateBytes] | None
+
+
+@runtime_checkable
+class Paradigm(Protocol):
+    """A way to generate text: a model and a decoder, or an outside engine."""
+
+    parameters: int
+    weight_bytes: int
+
+    def run(self, requests: Sequence[Request]) -> Iterator[Event]:
+        """Generate for all requests as one batch.
+
+        The iterator may be closed early (warm-up does so); it must then leave nothing running. After the last event every
+        row has a finish reason and every committed position has been reported final exactly once. A row that finished
+        early commits nothing after its last position; tokens reported for it later are ignored by the reader.
+        """
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the records that the config does not tell: kernels, execution mode, dtype, state formula."""
+        ...

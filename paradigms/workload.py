@@ -1,0 +1,113 @@
+"""What is asked of a paradigm, and how it is measured: the two config groups that every paradigm shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STOPS = ("length", "natural")
+PROMPTS = ("heldout", "random")
+TIMELINES = ("device", "delivered")
+
+
+def _at_least(name: str, value: float, low: float) -> None:
+    if value < low:
+        raise ValueError(f"{name}={value} is too small; it must be at least {low}")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} is unknown; it is one of {', '.join(allowed)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """The work of a cell, equal for every paradigm.
+
+    Attributes:
+        prompt_len: prompt tokens, begin-of-text included.
+        output_len: tokens to generate.
+        batch_size: requests that run as one batch.
+        prompts: `heldout` cuts prompts from the held-out text, `random` draws uniform token ids.
+        stop: `length` ignores EOS and commits exactly output_len; `natural` ends at EOS or a stop string.
+        stop_strings: only with stop=natural.
+        seed: prompts and every draw follow from it.
+    """
+
+    prompt_len: int = 64
+    output_len: int = 128
+    batch_size: int = 1
+    prompts: str = "heldout"
+    stop: str = "length"
+    stop_strings: tuple[str, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop_strings", tuple(self.stop_strings))
+        for name in ("prompt_len", "output_len", "batch_size"):
+            _at_least(f"workload.{name}", getattr(self, name), 1)
+        _at_least("workload.seed", self.seed, 0)
+        _one_of("workload.prompts", self.prompts, PROMPTS)
+        _one_of("workload.stop", self.stop, STOPS)
+        if self.stop_strings and self.stop != "natural":
+            raise ValueError("workload.stop_strings needs workload.stop=natural; a fixed length ignores them")
+        if any(not string for string in self.stop_strings):
+            raise ValueError("workload.stop_strings contains an empty string, which every text contains")
+
+    @property
+    def total_len(self) -> int:
+        return self.prompt_len + self.output_len
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """How a cell is measured.
+
+    Attributes:
+        rounds: units of the cell; rounds of all cells are interleaved so that drift hits all alike.
+        min_repeats, max_repeats, min_time_s: timed repeats in a unit: at least min_repeats, then until min_time_s have passed.
+        warmup_events: events of the real work that one warm-up run consumes before it is closed.
+        max_warmups: warm-up runs at most; fewer when two in a row agree within 10 %.
+        timeline: `device` records times and reads tokens at the end; `delivered` copies and detokenises as a server must.
+        memory: a separate pass for peak memory in the first round.
+        tokens: also write the per-token table.
+        quality: score what was generated, and the model on held-out text.
+    """
+
+    rounds: int = 3
+    min_repeats: int = 1
+    max_repeats: int = 5
+    min_time_s: float = 0.5
+    warmup_events: int = 8
+    max_warmups: int = 5
+    timeline: str = "device"
+    memory: bool = True
+    tokens: bool = False
+    quality: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "min_repeats", "max_repeats", "warmup_events", "max_warmups"):
+            _at_least(f"measure.{name}", getattr(self, name), 1)
+        _at_least("measure.min_time_s", self.min_time_s, 0)
+        _one_of("measure.timeline", self.timeline, TIMELINES)
+        if self.max_repeats < self.min_repeats:
+            raise ValueError(f"measure.max_repeats={self.max_repeats} is below min_repeats={self.min_repeats}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """Where a cell runs.
+
+    Attributes:
+        name: `auto` (CUDA when there is one), `cpu` or `cuda`.
+        threads: intra-op CPU threads; a factor, since the best number depends on model and machine.
+        dtype: of weights and activations.
+    """
+
+    name: str = "auto"
+    threads: int = 1
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        _one_of("device.name", self.name, ("auto", "cpu", "cuda"))
+        _one_of("device.dtype", self.dtype, ("float32", "float64", "bfloat16"))
+        _at_least("device.threads", self.threads, 1)
