@@ -1,0 +1,49 @@
+# `make bench` and `make test` need only python3 (3.11 or newer) and make; everything else goes to .venv.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup bench train test test-all lint format clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(READY)  ## create .venv with the pinned versions; runs again only when they change
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit( \
+	    "$(PYTHON) is Python %d.%d; 3.11 or newer is needed. Name one: make PYTHON=python3.12 setup" % v[:2])'
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	    echo "$(PYTHON) cannot create $(VENV); on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@echo "Installing into $(VENV); the first time this takes minutes."
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+bench: $(READY)  ## three paradigms side by side: table and report (10 minutes on 2 cores)
+	$(PY) -m paradigms -m experiment=side_by_side
+
+train: $(READY)  ## train the models of the zoo afresh (hours on 2 cores; resumable)
+	$(PY) -m paradigms.training
+
+test: $(READY)  ## the tests, but for slow ones and those that need a GPU
+	$(PY) -m pytest -q
+
+test-all: $(READY)  ## slow tests too
+	$(PY) -m pytest -q -m "not gpu"
+
+lint: $(READY)  ## style, types and the direction of imports
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/pyright
+	$(VENV)/bin/lint-imports
+
+format: $(READY)  ## rewrite the files in the house style
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:  ## remove caches and build leftovers; keeps .venv and runs/
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find paradigms analysis tests -name __pycache__ -type d -prune -exec rm -rf {} +
