@@ -1,0 +1,71 @@
+"""Which implementation runs the state-space layers: readable torch everywhere, the mamba-ssm kernels on CUDA when installed.
+
+One place decides, so that `in_use` can tell the records what ran. The torch functions are the reference; gpu tests hold the
+kernels against them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from paradigms.models import ssd
+
+
+@cache
+def mamba_ssm_kernels() -> tuple | None:
+    """(chunked scan, one-step update) of mamba-ssm, or None when it is not installed or cannot load."""
+    try:
+        from mamba_ssm.ops.triton.selective_state_update import selective_state_update
+        from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
+    except (ImportError, RuntimeError, OSError):
+        return None
+    return mamba_chunk_scan_combined, selective_state_update
+
+
+def in_use(device: torch.device, layers: str) -> str:
+    """Name of what runs the layers, for the records."""
+    if "M" not in layers:
+        return "torch_sdpa"
+    return "mamba_ssm" if device.type == "cuda" and mamba_ssm_kernels() else "torch_ssd"
+
+
+def causal_conv(seen_BCT: Tensor, weight_CK: Tensor, bias_C: Tensor) -> Tensor:
+    """Depthwise causal convolution over T + K - 1 columns, the first K - 1 of them the past; returns T columns.
+
+    K shifted multiply-adds: on a CPU several times faster than a grouped convolution of so short a kernel.
+    """
+    K = weight_CK.shape[1]
+    T = seen_BCT.shape[-1] - K + 1
+    if seen_BCT.device.type == "cuda":
+        return F.conv1d(seen_BCT, weight_CK[:, None], bias_C, groups=weight_CK.shape[0])
+    y = bias_C[:, None] + seen_BCT[..., :T] * weight_CK[:, :1]
+    for k in range(1, K):
+        y = torch.addcmul(y, seen_BCT[..., k : k + T], weight_CK[:, k : k + 1])
+    return y
+
+
+def ssd_chunked(
+    x_BTHP: Tensor, dt_BTH: Tensor, A_H: Tensor, B_BTGN: Tensor, C_BTGN: Tensor, state_BHPN: Tensor | None, chunk_len: int
+) -> tuple[Tensor, Tensor]:
+    """See `ssd.ssd_chunked`."""
+    if x_BTHP.device.type == "cuda" and (fused := mamba_ssm_kernels()):
+        return fused[0](
+            x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, chunk_len, initial_states=state_BHPN, return_final_states=True
+        )
+    return ssd.ssd_chunked(x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, state_BHPN, chunk_len)
+
+
+def ssd_step(
+    x_BHP: Tensor, dt_BH: Tensor, A_H: Tensor, B_BGN: Tensor, C_BGN: Tensor, state_BHPN: Tensor
+) -> Tensor:
+    """See `ssd.ssd_step`."""
+    if x_BHP.device.type == "cuda" and (fused := mamba_ssm_kernels()):
+        P, N = state_BHPN.shape[2:]
+        dt_BHP = dt_BH[..., None].expand(-1, -1, P)
+        A_HPN = A_H[:, None, None].expand(-1, P, N)
+        return fused[1](state_BHPN, x_BHP, dt_BHP, A_HPN, B_BGN, C_BGN)
+    return ssd.ssd_step(x_BHP, dt_BH, A_H, B_BGN, C_BGN, state_BHPN)

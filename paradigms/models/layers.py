@@ -1,0 +1,120 @@
+"""Attention, feed-forward and the span of positions that one forward covers.
+
+Dimension letters: B batch, T tokens in, S slots seen, H query heads, K key-value heads, D head width, E model width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from paradigms.models.config import ModelConfig
+from paradigms.models.state import KVCache
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) x weight (1910.07467), the rms in at least float32."""
+
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+@dataclass(slots=True)
+class Span:
+    """Where the new tokens of one forward stand; made once, read by every layer.
+
+    Rows are right-aligned: row b's last num_tokens[b] columns are tokens, the columns before are padding that is
+    neither seen nor stored.
+
+    Attributes:
+        cos_BT1D, sin_BT1D: rotary tables at the tokens' positions; B is 1 when rows stand at the same positions.
+        start: first slot that is written when every row writes the same slots, else None.
+        stop: slots that exist after this forward, of the longest row.
+        mask_B1TS: who sees whom, or None when `is_causal` or everybody says it.
+        is_causal: the plain lower triangle.
+        pads_B: padding columns of each row, or None.
+        scatter: (row index, column index, slot index) of every token, when rows write different slots.
+    """
+
+    cos_BT1D: Tensor
+    sin_BT1D: Tensor
+    start: int | None
+    stop: int
+    mask_B1TS: Tensor | None
+    is_causal: bool
+    pads_B: Tensor | None
+    scatter: tuple[Tensor, Tensor, Tensor] | None
+
+
+def rotary_tables(head_dim: int, num_positions: int, theta: float) -> tuple[Tensor, Tensor]:
+    """cos and sin [positions, head_dim] of rotary embeddings (2104.09864), halves side by side, first sin half negated."""
+    frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    angle = torch.arange(num_positions, dtype=torch.float64)[:, None] * frequency
+    return torch.cat((angle.cos(), angle.cos()), -1), torch.cat((-angle.sin(), angle.sin()), -1)
+
+
+def rotate(x_BTHD: Tensor, cos_BT1D: Tensor, sin_BT1D: Tensor) -> Tensor:
+    first, second = x_BTHD.chunk(2, -1)
+    return torch.addcmul(x_BTHD * cos_BT1D, torch.cat((second, first), -1), sin_BT1D)
+
+
+class Attention(nn.Module):
+    """Multi-head attention with rotary positions; `num_kv_heads` below `num_heads` makes it grouped or multi-query."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        self.qkv = nn.Linear(config.d_model, width, bias=False)
+        self.out = nn.Linear(config.num_heads * config.head_dim, config.d_model, bias=False)
+
+    def forward(self, x_BTE: Tensor, span: Span, cache: KVCache | None, write: bool) -> Tensor:
+        B, T, _ = x_BTE.shape
+        H, K = self.num_heads, self.num_kv_heads
+        qkv_BTHD = self.qkv(x_BTE).view(B, T, H + 2 * K, self.head_dim)
+        qk_BTHD = rotate(qkv_BTHD[:, :, : H + K], span.cos_BT1D, span.sin_BT1D)
+        q_BHTD = qk_BTHD[:, :, :H].transpose(1, 2)
+        k_BKSD = qk_BTHD[:, :, H:].transpose(1, 2)
+        v_BKSD = qkv_BTHD[:, :, H + K :].transpose(1, 2)
+        if cache is not None:
+            k_BKSD, v_BKSD = self._through(cache, k_BKSD, v_BKSD, span, write)
+        y_BHTD = F.scaled_dot_product_attention(
+            q_BHTD, k_BKSD, v_BKSD, attn_mask=span.mask_B1TS, is_causal=span.is_causal, enable_gqa=K != H
+        )
+        return self.out(y_BHTD.transpose(1, 2).reshape(B, T, H * self.head_dim))
+
+    @staticmethod
+    def _through(cache: KVCache, k_BKTD: Tensor, v_BKTD: Tensor, span: Span, write: bool) -> tuple[Tensor, Tensor]:
+        """Keys and values of all slots up to span.stop; the new ones are stored, or only looked at on a copy."""
+        keys, values = cache.keys_BHSD, cache.values_BHSD
+        if not write:
+            keys, values = keys.clone(), values.clone()
+        if span.scatter is None:
+            keys[:, :, span.start : span.stop] = k_BKTD
+            values[:, :, span.start : span.stop] = v_BKTD
+        else:
+            row, column, slot = span.scatter
+            keys[row, :, slot] = k_BKTD[row, :, column]
+            values[row, :, slot] = v_BKTD[row, :, column]
+        return keys[:, :, : span.stop], values[:, :, : span.stop]
+
+
+class FeedForward(nn.Module):
+    """SwiGLU (2002.05202): down(silu(gate(x)) x up(x)), gate and up in one matrix."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(config.d_model, 2 * config.ff_width, bias=False)
+        self.down = nn.Linear(config.ff_width, config.d_model, bias=False)
+
+    def forward(self, x_BTE: Tensor) -> Tensor:
+        gate, up = self.gate_up(x_BTE).chunk(2, -1)
+        return self.down(F.silu(gate) * up)

@@ -1,0 +1,107 @@
+"""Mamba-2 layer (arXiv 2405.21060): projection, short causal convolution, state-space duality, gated norm, projection.
+
+Dimension letters: B batch, T tokens, E model width, I inner width, C convolution channels (x, B and C), H heads, P head width,
+G groups, N state, W d_conv - 1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from paradigms.models import kernels
+from paradigms.models.config import ModelConfig
+from paradigms.models.layers import Span
+from paradigms.models.ssd import ssd_step
+from paradigms.models.state import SSMState
+
+
+class Mamba2(nn.Module):
+    """One Mamba-2 mixer; parameters and their initial values as in the paper's reference implementation."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        heads = config.num_ssm_heads
+        self.in_proj = nn.Linear(config.d_model, config.d_inner + config.conv_dim + heads, bias=False)
+        self.conv_weight = nn.Parameter(torch.empty(config.conv_dim, config.d_conv))
+        self.conv_bias = nn.Parameter(torch.zeros(config.conv_dim))
+        bound = config.d_conv**-0.5
+        nn.init.uniform_(self.conv_weight, -bound, bound)
+        # dt starts log-uniform in [0.001, 0.1]; the bias is the inverse of softplus there.
+        dt_H = torch.exp(torch.rand(heads) * (math.log(0.1) - math.log(0.001)) + math.log(0.001))
+        self.dt_bias = nn.Parameter(dt_H + torch.log(-torch.expm1(-dt_H)))
+        self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
+        self.D = nn.Parameter(torch.ones(heads))
+        self.norm_weight = nn.Parameter(torch.ones(config.d_inner))
+        self.out = nn.Linear(config.d_inner, config.d_model, bias=False)
+
+    def forward(self, x_BTE: Tensor, span: Span, state: SSMState | None, write: bool) -> Tensor:
+        c = self.config
+        B, T, _ = x_BTE.shape
+        z_BTI, xBC_BTC, dt_BTH = self.in_proj(x_BTE).split((c.d_inner, c.conv_dim, c.num_ssm_heads), -1)
+        wide = torch.promote_types(x_BTE.dtype, torch.float32)
+        dt_BTH = F.softplus(dt_BTH.to(wide) + self.dt_bias.to(wide))
+        A_H = -self.A_log.to(wide).exp()
+        if T == 1 and state is not None and write and span.pads_B is None:
+            y_BTI = self._step(xBC_BTC[:, 0], dt_BTH[:, 0], A_H, state)[:, None]
+        else:
+            y_BTI = self._chunked(xBC_BTC, dt_BTH, A_H, span, state, write)
+        y_BTI = F.rms_norm(y_BTI * F.silu(z_BTI), (c.d_inner,), self.norm_weight, 1e-5)
+        return self.out(y_BTI)
+
+    def _step(self, xBC_BC: Tensor, dt_BH: Tensor, A_H: Tensor, state: SSMState) -> Tensor:
+        """One token through convolution window and recurrence, the state updated in place."""
+        c = self.config
+        window_BCW = torch.cat((state.conv_BCW, xBC_BC[..., None]), -1)
+        state.conv_BCW.copy_(window_BCW[..., 1:])
+        xBC_BC = F.silu((window_BCW * self.conv_weight).sum(-1) + self.conv_bias)
+        x_BI, B_BN, C_BN = xBC_BC.split((c.d_inner, c.num_groups * c.d_state, c.num_groups * c.d_state), -1)
+        x_BHP = x_BI.view(-1, c.num_ssm_heads, c.ssm_head_dim)
+        groups = (-1, c.num_groups, c.d_state)
+        y_BHP = kernels.ssd_step(x_BHP, dt_BH, A_H, B_BN.view(groups), C_BN.view(groups), state.ssm_BHPN)
+        return (y_BHP + self.D[:, None] * x_BHP).reshape(-1, c.d_inner).to(xBC_BC.dtype)
+
+    def _chunked(
+        self, xBC_BTC: Tensor, dt_BTH: Tensor, A_H: Tensor, span: Span, state: SSMState | None, write: bool
+    ) -> Tensor:
+        """Any number of tokens, from any state, rows padded on the left or not."""
+        c = self.config
+        B, T, _ = xBC_BTC.shape
+        W = c.d_conv - 1
+        xBC_BCT = xBC_BTC.transpose(1, 2)
+        past_BCW = xBC_BCT.new_zeros(B, c.conv_dim, W) if state is None else state.conv_BCW
+        seen_BCT = torch.cat((past_BCW, xBC_BCT), -1)  # T + W columns
+        if span.pads_B is not None:
+            seen_BCT = _close_gap(seen_BCT, span.pads_B, W)
+            token_BT1 = (torch.arange(T, device=dt_BTH.device) >= span.pads_B[:, None])[..., None]
+            dt_BTH = dt_BTH * token_BT1  # dt = 0 leaves the state as it is
+        xBC_BTC = F.silu(kernels.causal_conv(seen_BCT, self.conv_weight, self.conv_bias)).transpose(1, 2)
+        x_BTI, B_BTN, C_BTN = xBC_BTC.split((c.d_inner, c.num_groups * c.d_state, c.num_groups * c.d_state), -1)
+        x_BTHP = x_BTI.reshape(B, T, c.num_ssm_heads, c.ssm_head_dim).to(dt_BTH.dtype)
+        groups = (B, T, c.num_groups, c.d_state)
+        y_BTHP, last_BHPN = kernels.ssd_chunked(
+            x_BTHP,
+            dt_BTH,
+            A_H,
+            B_BTN.reshape(groups).to(dt_BTH.dtype),
+            C_BTN.reshape(groups).to(dt_BTH.dtype),
+            None if state is None else state.ssm_BHPN,
+            c.chunk_len,
+        )
+        if state is not None and write:
+            state.conv_BCW.copy_(seen_BCT[..., T:])
+            state.ssm_BHPN.copy_(last_BHPN)
+        return (y_BTHP + self.D[:, None] * x_BTHP).reshape(B, T, c.d_inner).to(xBC_BTC.dtype)
+
+
+def _close_gap(seen_BCT: Tensor, pads_B: Tensor, W: int) -> Tensor:
+    """Move each row's W past columns over its padding, next to its first token, so that the convolution sees no gap."""
+    column_T = torch.arange(seen_BCT.shape[-1], device=seen_BCT.device)
+    source_BT = torch.where(
+        column_T >= pads_B[:, None] + W, column_T, (column_T - pads_B[:, None]).clamp(min=0)
+    )
+    return seen_BCT.gather(-1, source_BT[:, None].expand_as(seen_BCT))

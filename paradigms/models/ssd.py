@@ -1,0 +1,85 @@
+"""State-space duality: one function, computed as a recurrence or in chunks (Mamba-2, arXiv 2405.21060).
+
+    h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t^T          y_t = h_t C_t
+
+The recurrence costs one step a token and serves decoding. The chunked form does the same sum by matrix products: within a chunk
+as masked attention, across chunks by passing the state on; it serves training and prefill, and starts from any state.
+
+Dimension letters: B batch, T tokens, H heads, P head width, G groups, N state, Z chunks, L tokens of a chunk (L' the earlier one).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def ssd_step(
+    x_BHP: Tensor, dt_BH: Tensor, A_H: Tensor, B_BGN: Tensor, C_BGN: Tensor, state_BHPN: Tensor
+) -> Tensor:
+    """One token; updates `state_BHPN` in place and returns y_BHP."""
+    heads_per_group = x_BHP.shape[1] // B_BGN.shape[1]
+    if B_BGN.shape[1] == 1:
+        B_BHN, C_BHN = B_BGN, C_BGN  # broadcast over the heads
+    else:
+        B_BHN, C_BHN = (value.repeat_interleave(heads_per_group, 1) for value in (B_BGN, C_BGN))
+    decay_BH = torch.exp(dt_BH * A_H)
+    state_BHPN.mul_(decay_BH[..., None, None])
+    state_BHPN.addcmul_((dt_BH[..., None] * x_BHP)[..., None], B_BHN[:, :, None])
+    return (state_BHPN * C_BHN[:, :, None]).sum(-1)
+
+
+def ssd_recurrence(
+    x_BTHP: Tensor, dt_BTH: Tensor, A_H: Tensor, B_BTGN: Tensor, C_BTGN: Tensor, state_BHPN: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The definition, token by token: the reference that the chunked form is tested against. Returns y_BTHP and the state."""
+    state_BHPN = state_BHPN.clone()
+    steps = zip(x_BTHP.unbind(1), dt_BTH.unbind(1), B_BTGN.unbind(1), C_BTGN.unbind(1), strict=True)
+    y = [ssd_step(x, dt, A_H, B, C, state_BHPN) for x, dt, B, C in steps]
+    return torch.stack(y, 1), state_BHPN
+
+
+def ssd_chunked(
+    x_BTHP: Tensor,
+    dt_BTH: Tensor,
+    A_H: Tensor,
+    B_BTGN: Tensor,
+    C_BTGN: Tensor,
+    state_BHPN: Tensor | None,
+    chunk_len: int,
+) -> tuple[Tensor, Tensor]:
+    """The same by chunks of `chunk_len` tokens. Returns y_BTHP and the state after the last token."""
+    B, T, H, P = x_BTHP.shape
+    G, N = B_BTGN.shape[2:]
+    L = min(chunk_len, T)
+    pad = -T % L
+    if pad:  # dt = 0 leaves the state as it is
+        x_BTHP = F.pad(x_BTHP, (0, 0, 0, 0, 0, pad))
+        dt_BTH = F.pad(dt_BTH, (0, 0, 0, pad))
+        B_BTGN, C_BTGN = (F.pad(value, (0, 0, 0, 0, 0, pad)) for value in (B_BTGN, C_BTGN))
+    Z, R = (T + pad) // L, H // G
+
+    # Layouts in which every contraction is a plain batched matrix product; R heads share a group's B and C.
+    u_BZGRLP = (x_BTHP * dt_BTH[..., None]).view(B, Z, L, G, R, P).permute(0, 1, 3, 4, 2, 5)
+    B_BZGLN, C_BZGLN = (value.view(B, Z, L, G, N).transpose(2, 3) for value in (B_BTGN, C_BTGN))
+    a_BZGRL = (dt_BTH * A_H).view(B, Z, L, G, R).permute(0, 1, 3, 4, 2).cumsum(-1)  # log decay since the chunk began
+
+    # Within a chunk: attention with decay as its mask.
+    gap = a_BZGRL[..., :, None] - a_BZGRL[..., None, :]
+    later = torch.ones(L, L, dtype=torch.bool, device=x_BTHP.device).triu(1)
+    weights = (C_BZGLN @ B_BZGLN.transpose(-1, -2))[:, :, :, None] * gap.masked_fill(later, float("-inf")).exp()
+    y = weights @ u_BZGRLP
+
+    # Across chunks: what each adds to the state, the state that each starts from, and what that start contributes.
+    to_end = (a_BZGRL[..., -1:] - a_BZGRL).exp()[..., None]
+    added = (u_BZGRLP * to_end).transpose(-1, -2) @ B_BZGLN[:, :, :, None]  # B Z G R P N
+    whole = a_BZGRL[..., -1].exp()[..., None, None]
+    state = x_BTHP.new_zeros(B, G, R, P, N) if state_BHPN is None else state_BHPN.view(B, G, R, P, N).to(added.dtype)
+    starts = []
+    for chunk_added, chunk_decay in zip(added.unbind(1), whole.unbind(1), strict=True):
+        starts.append(state)
+        state = chunk_decay * state + chunk_added
+    carried = C_BZGLN[:, :, :, None] @ torch.stack(starts, 1).transpose(-1, -2)
+    y = y + carried * a_BZGRL.exp()[..., None]
+    return y.permute(0, 1, 4, 2, 3, 5).reshape(B, T + pad, H, P)[:, :T], state.view(B, H, P, N)

@@ -1,0 +1,196 @@
+"""The network: embedding, residual layers, norm, head tied to the embedding.
+
+One stack serves every paradigm. A causal model predicts the next token; a denoiser predicts the tokens behind the masks. Both answer
+`forward`, which looks at a state when it is given one and extends it unless told not to.
+
+Dimension letters: B batch, T tokens in, S slots, E model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from paradigms.models import kernels
+from paradigms.models.config import ModelConfig
+from paradigms.models.layers import Attention, FeedForward, RMSNorm, Span, rotary_tables
+from paradigms.models.mamba2 import Mamba2
+from paradigms.models.state import State
+
+
+class Layer(nn.Module):
+    """x + mixer(norm(x))."""
+
+    def __init__(self, letter: str, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = RMSNorm(config.d_model)
+        self.mixer = {"A": Attention, "F": FeedForward, "M": Mamba2}[letter](config)
+        self.carries_state = letter != "F"
+
+    def forward(self, x_BTE: Tensor, span: Span, state: object, write: bool) -> Tensor:
+        y_BTE = self.norm(x_BTE)
+        return x_BTE + (self.mixer(y_BTE, span, state, write) if self.carries_state else self.mixer(y_BTE))
+
+
+class Model(nn.Module):
+    """A stack built from its config, with fresh weights."""
+
+    cos_SD: Tensor
+    sin_SD: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.layers = nn.ModuleList(Layer(letter, config) for letter in config.layers)
+        self.norm = RMSNorm(config.d_model)
+        cos, sin = rotary_tables(config.head_dim, config.max_positions, config.rope_theta)
+        self.register_buffer("cos_SD", cos.float(), persistent=False)
+        self.register_buffer("sin_SD", sin.float(), persistent=False)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """Normal with deviation 0.02; projections into the residual stream smaller by the root of their number (GPT-2)."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2 and "conv_weight" not in name:
+                into_residual = name.endswith(("out.weight", "down.weight"))
+                nn.init.normal_(parameter, std=0.02 / (len(self.layers) ** 0.5 if into_residual else 1))
+
+    def _apply(self, fn, recurse=True):  # noqa: ANN001, ANN202 (torch's signature)
+        """Keep the rotary tables as exact as the dtype allows: recomputed, not converted."""
+        super()._apply(fn, recurse)
+        c = self.config
+        cos, sin = rotary_tables(c.head_dim, c.max_positions, c.rope_theta)
+        weight = self.embedding.weight
+        self.cos_SD, self.sin_SD = (table.to(device=weight.device, dtype=weight.dtype) for table in (cos, sin))
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding.weight.dtype
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(parameter.nbytes for parameter in self.parameters())
+
+    def new_state(self, batch_size: int, max_len: int) -> State:
+        """An empty state for `batch_size` rows of at most `max_len` positions."""
+        if not self.config.causal:
+            raise ValueError("this model sees the whole canvas at every step, so it keeps no state; decode it uncached")
+        return State(self.config, batch_size, max_len, device=self.device, dtype=self.dtype)
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        state: State | None = None,
+        *,
+        num_tokens: Sequence[int] | None = None,
+        write: Literal["append", "none"] = "append",
+        logits_at: Tensor | slice | None = None,
+    ) -> Tensor:
+        """Logits [B, K, V] at the K columns `logits_at` (all T when None).
+
+        Args:
+            tokens_BT: new tokens, at the positions that follow `state`; rows are right-aligned.
+            state: what the rows have seen; extended by the new tokens unless write="none".
+            num_tokens: tokens of each row when rows differ; the columns before them are padding.
+            write: "append" keeps the new tokens in the state, "none" only looks.
+            logits_at: a slice of columns, or column indices [K] or [B, K].
+
+        Column i of a causal model's logits predicts the token at i + 1. Column i of a denoiser's predicts the token at i; with
+        `shift_logits` that is read one column to the left, and column 0 (begin-of-text, always visible) means nothing.
+
+        Raises:
+            ValueError: more positions than the model or the state was built for.
+        """
+        span = self._span(tokens_BT.shape, state, num_tokens)
+        x_BTE = self.embedding(tokens_BT)
+        states = state.layers if state is not None else [None] * len(self.layers)
+        for layer, layer_state in zip(self.layers, states, strict=True):
+            x_BTE = layer(x_BTE, span, layer_state, write == "append")
+        if state is not None and write == "append":
+            added = num_tokens or [tokens_BT.shape[1]] * tokens_BT.shape[0]
+            state.lengths = [length + new for length, new in zip(state.lengths, added, strict=True)]
+        return F.linear(self.norm(self._select(x_BTE, logits_at)), self.embedding.weight)
+
+    def _select(self, x_BTE: Tensor, logits_at: Tensor | slice | None) -> Tensor:
+        if self.config.shift_logits:
+            if isinstance(logits_at, Tensor):
+                logits_at = (logits_at - 1).clamp(min=0)
+            else:
+                x_BTE = torch.cat((x_BTE[:, :1], x_BTE[:, :-1]), 1)
+        if logits_at is None:
+            return x_BTE
+        if isinstance(logits_at, Tensor) and logits_at.dim() == 2:
+            return x_BTE.gather(1, logits_at[..., None].expand(-1, -1, x_BTE.shape[-1]))
+        return x_BTE[:, logits_at]
+
+    def _span(self, shape: torch.Size, state: State | None, num_tokens: Sequence[int] | None) -> Span:
+        B, T = shape
+        lengths = state.lengths if state is not None else [0] * B
+        added = list(num_tokens) if num_tokens is not None else [T] * B
+        stop = max(length + new for length, new in zip(lengths, added, strict=True))
+        limit = self.config.max_positions if state is None else state.max_len
+        if stop > limit:
+            raise ValueError(f"{stop} positions asked for, {limit} are available (max_positions or the state's length)")
+        aligned = num_tokens is None or min(added) == T
+        if aligned and min(lengths) == max(lengths):
+            return self._uniform_span(T, lengths[0], stop)
+        return self._ragged_span(T, lengths, added, stop, stored=state is not None)
+
+    def _uniform_span(self, T: int, start: int, stop: int) -> Span:
+        causal = self.config.causal
+        mask = None
+        if causal and start and T > 1:
+            mask = torch.ones(T, stop, dtype=torch.bool, device=self.device).tril(start)[None, None]
+        return Span(
+            cos_BT1D=self.cos_SD[None, start:stop, None],
+            sin_BT1D=self.sin_SD[None, start:stop, None],
+            start=start,
+            stop=stop,
+            mask_B1TS=mask,
+            is_causal=causal and T > 1 and not start,
+            pads_B=None,
+            scatter=None,
+        )
+
+    def _ragged_span(self, T: int, lengths: list[int], added: list[int], stop: int, *, stored: bool) -> Span:
+        device = self.device
+        lengths_B, added_B = torch.tensor(lengths, device=device), torch.tensor(added, device=device)
+        pads_B = T - added_B
+        column_T = torch.arange(T, device=device)
+        token_BT = column_T >= pads_B[:, None]
+        position_BT = (lengths_B - pads_B)[:, None] + column_T  # means nothing in padding
+        if stored:  # columns seen are slots, and a slot is a position
+            mask_BTS = torch.arange(stop, device=device) <= position_BT[..., None]
+        else:  # columns seen are those of this forward, padding excluded
+            mask_BTS = token_BT[:, None].expand(-1, T, -1)
+            if self.config.causal:
+                mask_BTS = mask_BTS & (column_T <= column_T[:, None])
+        mask_BTS = mask_BTS | ~token_BT[..., None]  # padding sees anything: an empty row would be 0 / 0
+        place_BT = position_BT.clamp(min=0)
+        row, column = token_BT.nonzero(as_tuple=True)
+        return Span(
+            cos_BT1D=self.cos_SD[place_BT][:, :, None],
+            sin_BT1D=self.sin_SD[place_BT][:, :, None],
+            start=None,
+            stop=stop,
+            mask_B1TS=mask_BTS[:, None],
+            is_causal=False,
+            pads_B=pads_B if min(added) < T else None,
+            scatter=(row, column, position_BT[row, column]),
+        )
+
+    def kernels(self) -> str:
+        """What runs the layers here, for the records."""
+        return kernels.in_use(self.device, self.config.layers)
+
+
