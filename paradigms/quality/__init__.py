@@ -1,0 +1,1 @@
+"""How good the text is: likelihood of held-out text, statistics of samples, and a neutral judge."""
