@@ -1,0 +1,1 @@
+"""Text in, token streams out: corpora split by content, tokenizers, windows and prompts."""
