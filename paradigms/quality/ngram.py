@@ -13,16 +13,13 @@ A context never seen has c = T = 0 and leaves the word to the shorter one, so th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from zipfile import BadZipFile
+from io import BytesIO
 
 import numpy as np
 
-from paradigms.records import content_hash
+from paradigms.data.cache import cached
 
 NUM_BYTES = 256
 MAX_ORDER = 7  # an n-gram is one 64-bit number, and its context's key is that shifted
@@ -78,44 +75,33 @@ class ByteNgram:
         return cls(tuple(_Table.of(_gram_keys(text, n)[inside]) for n, inside in whole))
 
     @classmethod
-    def cached(cls, documents: Iterable[bytes], *, name: str, folder: Path, order: int = 5) -> ByteNgram:
-        """`fit`, read from `folder` when it was done before.
+    def cached(cls, documents: Iterable[bytes], *, name: str, order: int = 5) -> ByteNgram:
+        """`fit`, through the package's disk cache.
 
         Args:
             documents: only looked at when nothing is cached.
             name: identifies their content, such as the corpus's SHA-256.
-            folder: made when missing; where nothing can be written, nothing is cached.
         """
-        path = folder / f"ngram-{content_hash({'corpus': name, 'order': order, 'format': 1})}.npz"
-        try:
-            return cls.load(path)
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # absent or cut off: count anew
-            model = cls.fit(documents, order=order)
-        with suppress(OSError):
-            model.save(path)
-        return model
+        key = {"corpus": name, "order": order, "format": 1}
+        return cls.from_bytes(cached("ngram", key, lambda: cls.fit(documents, order=order).to_bytes()))
 
-    def save(self, path: Path) -> None:
-        """Write all counts to one .npz file, whole or not at all."""
+    def to_bytes(self) -> bytes:
+        """All counts, in numpy's .npz format."""
         arrays = {
             f"{field}_{n}": getattr(table, field)
             for n, table in enumerate(self.tables, 1)
-            for field in _Table.__dataclass_fields__
+            for field in _Table.__slots__
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f"{path.stem}.{os.getpid()}.draft.npz")
-        try:
-            np.savez(draft, order=self.order, **arrays)
-            os.replace(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
+        file = BytesIO()
+        np.savez(file, order=np.array(self.order), **arrays)
+        return file.getvalue()
 
     @classmethod
-    def load(cls, path: Path) -> ByteNgram:
-        with np.load(path) as arrays:
+    def from_bytes(cls, data: bytes) -> ByteNgram:
+        with np.load(BytesIO(data)) as arrays:
             return cls(
                 tuple(
-                    _Table(**{field: arrays[f"{field}_{n}"] for field in _Table.__dataclass_fields__})
+                    _Table(**{field: arrays[f"{field}_{n}"] for field in _Table.__slots__})
                     for n in range(1, int(arrays["order"]) + 1)
                 )
             )
