@@ -1,0 +1,234 @@
+"""Likelihood and its bound on models small enough to enumerate, and on the real network.
+
+The toy has a table of its own for every partly masked sequence: no structure, so that nothing agrees by accident.
+"""
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from paradigms.data.stream import EvaluationWindows
+from paradigms.models.config import ModelConfig
+from paradigms.quality.likelihood import draw_masks, evaluate
+
+V, L, MASK = 3, 4, 3  # token ids 0..2, the mask is 3; column 0 is begin-of-text (id 0)
+ONE_BYTE = (b"a", b"b", b"c", b"")
+SEQUENCES = list(itertools.product(range(V), repeat=L))
+
+
+class TableDenoiser(torch.nn.Module):
+    """Logits looked up by the whole visible sequence; the mask token's own logit is the largest, to be ruled out."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(causal=False, max_positions=1 + L)
+        generator = torch.Generator().manual_seed(seed)
+        table = 1.5 * torch.randn((V + 1) ** L, 1 + L, V + 1, generator=generator, dtype=torch.float64)
+        table[..., MASK] = 10
+        self.table = torch.nn.Parameter(table)
+
+    def forward(self, tokens_BT):
+        place_T = (V + 1) ** torch.arange(L)
+        return self.table[(tokens_BT[:, 1:] * place_T).sum(1)]
+
+    def nll(self, sequence, masked) -> dict[int, float]:
+        """−ln p of each masked position's token, given the others."""
+        seen = [MASK if i in masked else token for i, token in enumerate(sequence)]
+        with torch.no_grad():
+            logits = self(torch.tensor([[0, *seen]]))[0, 1:, :V]
+        log_p = logits - logits.exp().sum(-1, keepdim=True).log()
+        return {i: -log_p[i, sequence[i]].item() for i in masked}
+
+
+def subsets(size: int) -> list[frozenset[int]]:
+    return [frozenset(chosen) for chosen in itertools.combinations(range(L), size)]
+
+
+def bound_by_counts(losses) -> float:
+    """E over l and masks of l positions of (L / l) Σ −ln p."""
+    return (
+        sum(
+            (L / size) * np.mean([sum(losses[masked].values()) for masked in subsets(size)]) for size in range(1, L + 1)
+        )
+        / L
+    )
+
+
+def bound_by_time(losses) -> float:
+    """∫ (1/t) Σ_masks t^l (1 − t)^(L − l) Σ −ln p dt; a polynomial in t, so Gauss-Legendre is exact."""
+    nodes, weights = np.polynomial.legendre.leggauss(L)
+    t = (nodes + 1) / 2
+    return sum(
+        (weights / 2 * t ** (len(masked) - 1) * (1 - t) ** (L - len(masked))).sum() * sum(loss.values())
+        for masked, loss in losses.items()
+    )
+
+
+def order_nlls(losses) -> list[float]:
+    """−ln of the probability that one-token-at-a-time sampling in each order gives the sequence."""
+    return [sum(losses[frozenset(order[k:])][order[k]] for k in range(L)) for order in itertools.permutations(range(L))]
+
+
+@pytest.fixture(scope="module")
+def toy():
+    model = TableDenoiser(seed=0)
+    losses = {
+        x: {masked: model.nll(x, masked) for size in range(1, L + 1) for masked in subsets(size)} for x in SEQUENCES
+    }
+    return model, losses
+
+
+def windows_of(sequences) -> EvaluationWindows:
+    tokens_NT = np.array([(0, *sequence) for sequence in sequences])
+    return EvaluationWindows(
+        tokens_NT=tokens_NT,
+        lengths_N=np.full(len(tokens_NT), tokens_NT.shape[1]),
+        first_scored_N=np.ones(len(tokens_NT), int),
+    )
+
+
+def test_three_forms_of_the_bound_agree(toy):
+    for losses in toy[1].values():
+        assert bound_by_time(losses) == pytest.approx(bound_by_counts(losses), rel=1e-12)
+        assert np.mean(order_nlls(losses)) == pytest.approx(bound_by_counts(losses), rel=1e-12)
+
+
+def test_the_bound_bounds_the_sampler(toy):
+    probability = {x: np.mean(np.exp(np.negative(order_nlls(losses)))) for x, losses in toy[1].items()}
+    assert sum(probability.values()) == pytest.approx(1, rel=1e-12)
+    gaps = [bound_by_counts(losses) + math.log(probability[x]) for x, losses in toy[1].items()]
+    assert min(gaps) >= 0
+    assert max(gaps) > 0.1  # the toy is inconsistent between orders, or this test could not fail
+
+
+@pytest.mark.parametrize("num_masks", [1, 3, 8])
+def test_estimate_is_unbiased(toy, num_masks):
+    model, losses = toy
+    for x in SEQUENCES[5::25]:
+        got = evaluate(model, windows_of([x] * 600), ONE_BYTE, mask_id=MASK, num_masks=num_masks, batch_size=500)
+        exact = bound_by_counts(losses[x]) / (L * math.log(2))
+        assert abs(got.bits_per_byte - exact) < 3 * got.bits_per_byte_se
+        assert got.bits_per_byte_se < 0.05 * exact
+        assert got.is_bound and got.num_tokens == got.num_bytes == 600 * L
+
+
+def test_standard_error_is_that_of_stratified_counts(toy):
+    """With L dividing the masks of a window every l comes equally often: only the variance within each l is left."""
+    model, losses = toy
+    for x in (SEQUENCES[0], SEQUENCES[-3]):
+        within = np.mean([np.var([L / n * sum(losses[x][m].values()) for m in subsets(n)]) for n in range(1, L + 1)])
+        exact = math.sqrt(within / (8 * 4000)) / (L * math.log(2))
+        got = evaluate(model, windows_of([x] * 4000), ONE_BYTE, mask_id=MASK, num_masks=8, batch_size=2000)
+        assert got.bits_per_byte_se == pytest.approx(exact, rel=0.04)
+
+
+def test_masks_have_every_count_once_and_stay_within_what_is_scored():
+    scored = np.zeros((5, 12), bool)
+    scored[:, 3:9] = True  # L = 6
+    masks, weights = draw_masks(scored, 6, seed=1)
+    assert (np.sort(masks.sum(-1), axis=1) == np.arange(1, 7)).all()
+    assert not masks[:, :, ~scored[0]].any()
+    np.testing.assert_allclose(weights, 6 / (masks.sum(-1) * 6))
+    covered = draw_masks(np.ones((400, 8), bool), 1, seed=0)[0].sum(-1).ravel()
+    assert (np.bincount(covered, minlength=9)[1:] == 50).all()  # stratified over windows too
+
+
+def test_a_uniform_denoiser_costs_the_log_of_what_it_may_say():
+    """Σ (L / l) l ln V = L ln V for every mask; the mask token is not among the V."""
+    model = TableDenoiser(seed=1)
+    model.table.data[..., :V] = 0
+    got = evaluate(model, windows_of(SEQUENCES[:7]), ONE_BYTE, mask_id=MASK, num_masks=3)
+    assert got.bits_per_byte == pytest.approx(math.log2(V), rel=1e-12)
+    assert got.bits_per_byte_se == pytest.approx(0, abs=1e-12)
+
+
+class TableCausal(torch.nn.Module):
+    """Logits depend on the last token only: a Markov chain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(causal=True, max_positions=64)
+        self.table = torch.nn.Parameter(
+            torch.randn(V, V, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+        )
+
+    def forward(self, tokens_BT):
+        return self.table[tokens_BT]
+
+
+def ragged_windows() -> EvaluationWindows:
+    """Overlapping windows and a short last one, whose padding must not count."""
+    return EvaluationWindows(
+        tokens_NT=np.array([[0, 1, 2, 0, 1], [0, 2, 0, 1, 1], [0, 1, 2, 2, 2]]),
+        lengths_N=np.array([5, 5, 3]),
+        first_scored_N=np.array([1, 3, 1]),
+    )
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 16])
+def test_causal_likelihood_is_exact(batch_size):
+    model = TableCausal()
+    log_p = model.table.detach().log_softmax(-1)
+    pairs = [[(0, 1), (1, 2), (2, 0), (0, 1)], [(0, 1), (1, 1)], [(0, 1), (1, 2)]]
+    got = evaluate(model, ragged_windows(), (b"xy", b"z", b""), batch_size=batch_size)
+    nats = [-sum(log_p[pair].item() for pair in window) for window in pairs]
+    assert got.nats == pytest.approx(sum(nats), rel=1e-12)
+    assert (got.num_tokens, got.num_bytes, got.is_bound) == (8, 1 + 0 + 2 + 1 + 1 + 1 + 1 + 0, False)
+    assert got.bits_per_byte == pytest.approx(sum(nats) / math.log(2) / got.num_bytes, rel=1e-12)
+    residuals = [n - sum(nats) / 7 * b for n, b in zip(nats, (4, 2, 1), strict=True)]
+    assert got.bits_per_byte_se == pytest.approx(math.sqrt(1.5 * sum(r * r for r in residuals)) / 7 / math.log(2))
+
+
+def small(**changes) -> torch.nn.Module:
+    torch.manual_seed(0)
+    config = ModelConfig(vocab_size=12, d_model=16, num_blocks=1, ff_width=16, max_positions=16, **changes)
+    return config.build().double()
+
+
+@pytest.mark.parametrize("changes", [{}, {"causal": False, "noise": "absorbing", "shift_logits": True}])
+def test_the_network_scores_alike_in_any_batch(changes):
+    rng = np.random.default_rng(0)
+    windows = EvaluationWindows(
+        tokens_NT=rng.integers(0, 11, (5, 10)),
+        lengths_N=np.array([10, 10, 10, 10, 6]),
+        first_scored_N=np.array([1, 4, 4, 4, 4]),
+    )
+    model = small(**changes).train()
+    mask = {"mask_id": 11} if changes else {}
+    seen = []
+    one, many = (
+        evaluate(model, windows, [b"ab"] * 12, batch_size=size, progress=lambda *call: seen.append(call), **mask)
+        for size in (1, 16)
+    )
+    assert model.training
+    assert one.nats == pytest.approx(many.nats, rel=1e-10)
+    assert one.bits_per_byte == pytest.approx(
+        math.log2(11 if changes else 12) / 2, rel=0.05
+    )  # untrained: nearly uniform
+    assert seen[-1][0] == seen[-1][1]
+
+
+def test_a_leaking_denoiser_would_be_noticed():
+    """Masked positions must not be visible: a model that copies its input earns nothing by it."""
+
+    class Copier(TableDenoiser):
+        def forward(self, tokens_BT):
+            return 50.0 * torch.nn.functional.one_hot(tokens_BT, V + 1).double()
+
+    got = evaluate(Copier(seed=0), windows_of(SEQUENCES), ONE_BYTE, mask_id=MASK)
+    assert got.bits_per_byte == pytest.approx(math.log2(V))
+
+
+def test_errors_say_what_to_do(toy):
+    with pytest.raises(ValueError, match="max_positions=5"):
+        evaluate(toy[0], windows_of([(0,) * 9]), ONE_BYTE, mask_id=MASK)
+    with pytest.raises(ValueError, match="needs mask_id"):
+        evaluate(toy[0], windows_of(SEQUENCES[:2]), ONE_BYTE)
+    with pytest.raises(ValueError, match="mask_id=3 was given for a causal model"):
+        evaluate(TableCausal(), windows_of(SEQUENCES[:2]), ONE_BYTE, mask_id=MASK)
+    with pytest.raises(ValueError, match="no text"):
+        evaluate(TableCausal(), windows_of(SEQUENCES[:2]), (b"", b"", b""))
