@@ -69,7 +69,7 @@ def evaluate(
     """Likelihood of held-out windows; the same figure whatever the batch size.
 
     Args:
-        model: `model(tokens_BT)` gives logits [B, T, V]; column i predicts the token at i + 1 in a causal model, the token
+        model: `model(tokens_BT)` gives logits [B, T, V]; column i predicts the token at i + 1 in a causal model, the one
             at i in a denoiser.
         windows: see `paradigms.data.stream.evaluation_windows`; what is not scored is visible context.
         token_bytes: bytes of each token id.
