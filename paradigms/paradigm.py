@@ -71,6 +71,8 @@ class Event:
         forwards: model name -> forwards run since the previous event (fill and encoder passes included).
         positions_computed: positions pushed through the model since the previous event, summed over the batch.
         finished: row -> finish reason, for rows that ended with this event.
+        num_committed: row -> tokens committed, for finished rows whose text is cut before positions that were already final (a
+            canvas that holds end-of-text); a row that is not named commits every position it reported final.
         state: bytes carried after this event, a callable so that nobody pays who does not ask; None when there is none.
     """
 
@@ -81,6 +83,7 @@ class Event:
     forwards: dict[str, int] = field(default_factory=dict)
     positions_computed: int = 0
     finished: dict[int, str] = field(default_factory=dict)
+    num_committed: dict[int, int] = field(default_factory=dict)
     state: Any = None  # Callable[[], StateBytes] | None
 
 

@@ -111,6 +111,18 @@ class Model(nn.Module):
         Raises:
             ValueError: more positions than the model or the state was built for.
         """
+        hidden_BTE = self._hidden(tokens_BT, state, num_tokens, write)
+        return self._head(self._select(hidden_BTE, logits_at))
+
+    def logits_where(
+        self, tokens_BT: Tensor, wanted_BT: Tensor, *, num_tokens: Sequence[int] | None = None
+    ) -> Tensor:
+        """Logits [number wanted, V] at the True places of a mask, in row-major order, without a state."""
+        hidden_BTE = self._select(self._hidden(tokens_BT, None, num_tokens, "none"), None)
+        return self._head(hidden_BTE[wanted_BT])
+
+    def _hidden(self, tokens_BT: Tensor, state: State | None, num_tokens: Sequence[int] | None, write: str) -> Tensor:
+        """The residual stream [B, T, E] after the last layer."""
         span = self._span(tokens_BT.shape, state, num_tokens)
         x_BTE = self.embedding(tokens_BT)
         states = state.layers if state is not None else [None] * len(self.layers)
@@ -119,7 +131,10 @@ class Model(nn.Module):
         if state is not None and write == "append":
             added = num_tokens or [tokens_BT.shape[1]] * tokens_BT.shape[0]
             state.lengths = [length + new for length, new in zip(state.lengths, added, strict=True)]
-        return F.linear(self.norm(self._select(x_BTE, logits_at)), self.embedding.weight)
+        return x_BTE
+
+    def _head(self, x: Tensor) -> Tensor:
+        return F.linear(self.norm(x), self.embedding.weight)
 
     def _select(self, x_BTE: Tensor, logits_at: Tensor | slice | None) -> Tensor:
         if self.config.shift_logits:

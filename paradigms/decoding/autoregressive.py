@@ -1,0 +1,114 @@
+"""Left to right, one token a forward.
+
+With the state (keys and values, or a recurrent state) the prompt is read once and every later forward reads one token; without
+it every forward reads the whole text again, which is what a full canvas without a cache pays too. Any causal model fits: a
+Transformer and Mamba-2 are decoded by the same lines.
+
+Dimension letters: B requests, N new tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paradigms.decoding import draws
+from paradigms.decoding.prompts import right_align
+from paradigms.decoding.sampling import Sampling
+from paradigms.decoding.stopping import Vocabulary, finish
+from paradigms.models.stack import Model
+from paradigms.paradigm import Event, Request, StateBytes
+
+CACHES = ("state", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Autoregressive(Sampling):
+    """Next-token decoding of a causal model.
+
+    Attributes:
+        cache: `state` carries what the model has seen; `none` reads everything again at each step.
+    """
+
+    cache: str = "state"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cache not in CACHES:
+            raise ValueError(f"decoder.cache={self.cache!r} is unknown; it is one of {', '.join(CACHES)}")
+
+    def check(self, *, causal: bool, noise: str | None, output_len: int) -> None:
+        """Raise ValueError when this decoder cannot drive such a model."""
+        if noise is not None or not causal:
+            raise ValueError(
+                "decoder=autoregressive needs a causal model, and this one sees the whole canvas (model.causal=false): "
+                "it cannot keep a KV cache; use a masked-diffusion decoder"
+            )
+
+    @torch.inference_mode()
+    def decode(self, model: Model, requests: Sequence[Request], vocabulary: Vocabulary) -> Iterator[Event]:
+        """One event a forward, each with one token of every row."""
+        B, N = len(requests), max(request.max_new_tokens for request in requests)
+        tokens_BT, num_tokens = right_align([request.prompt for request in requests], model.device)
+        prompt_lens = num_tokens or [tokens_BT.shape[1]] * B
+        position_N = torch.arange(N, device=model.device)
+        uniform_BN = draws.uniform([request.seed for request in requests], position_N, 0, "token")
+        state = model.new_state(B, max(prompt_lens) + N - 1) if self.cache == "state" else None
+        state_bytes = (lambda: StateBytes(state.used_bytes, state.allocated_bytes)) if state else None
+        ending = _Ending(requests, vocabulary)
+
+        computed = sum(prompt_lens)
+        for n in range(N):
+            logits_BV = model(tokens_BT, state, num_tokens=num_tokens, logits_at=slice(-1, None))[:, 0]
+            logits_BV[:, vocabulary.mask_id] = float("-inf")
+            token_B1 = self.draw(logits_BV, uniform_BN[:, n])[:, None]
+            yield Event(
+                phase="decode" if n else "prefill",
+                positions_K=(n,),
+                token_ids_BK=token_B1,
+                forwards={"model": 1},
+                positions_computed=computed,
+                finished=ending.after(n, token_B1),
+                state=state_bytes,
+            )
+            if ending.all_finished:
+                return
+            if state is not None:
+                tokens_BT, num_tokens, computed = token_B1, None, B
+            else:
+                tokens_BT = torch.cat((tokens_BT, token_B1), 1)
+                num_tokens = num_tokens and [length + 1 for length in num_tokens]
+                computed += B
+
+
+class _Ending:
+    """Tells which rows finish; looks at the tokens only when a request can end before its length."""
+
+    def __init__(self, requests: Sequence[Request], vocabulary: Vocabulary) -> None:
+        self.requests, self.vocabulary = requests, vocabulary
+        self.unfinished = set(range(len(requests)))
+        self.natural = any(not request.ignore_eos for request in requests)
+        self.tokens: list[list[int]] = [[] for _ in requests]
+
+    @property
+    def all_finished(self) -> bool:
+        return not self.unfinished
+
+    def after(self, n: int, token_B1: Tensor) -> dict[int, str]:
+        """Rows that end with token n."""
+        finished: dict[int, str] = {}
+        if self.natural:
+            for row, token in enumerate(token_B1[:, 0].tolist()):
+                self.tokens[row].append(token)
+        for row in sorted(self.unfinished):
+            request = self.requests[row]
+            if request.ignore_eos:
+                if n + 1 == request.max_new_tokens:
+                    finished[row] = "length"
+            elif ended := finish(request, self.tokens[row], self.vocabulary):
+                finished[row] = ended[0]
+        self.unfinished -= finished.keys()
+        return finished
