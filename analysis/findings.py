@@ -1,0 +1,227 @@
+"""One sentence a figure, computed from the data: what a reader should see, with the interval and the count behind it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from os.path import commonprefix
+
+import pandas as pd
+
+from analysis import statistics
+from analysis.frames import Frames
+from analysis.statistics import Estimate
+from analysis.summary import (
+    BATCH_SIZE,
+    OUTPUT_LEN,
+    PROMPT_LEN,
+    headline_cells,
+    per_request,
+    reference_label,
+    series_over,
+)
+
+NAMES = {OUTPUT_LEN: "output tokens", PROMPT_LEN: "prompt tokens", BATCH_SIZE: "requests a batch"}
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Three significant digits, without an exponent where people can read it."""
+    if pd.isna(value):
+        return "–"
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        decimals = max(0, digits - 1 - (math.floor(math.log10(abs(value))) if value else 0))
+        return f"{value:,.{decimals}f}"
+    return f"{value:.{digits}g}"
+
+
+def with_interval(estimate: Estimate, digits: int = 3) -> str:
+    text = number(estimate.value, digits)
+    return text if math.isnan(estimate.low) else f"{text} [{number(estimate.low, digits)}, {number(estimate.high, digits)}]"
+
+
+def slope_text(slope: Estimate) -> str:
+    if math.isnan(slope.value):
+        return "no slope: one point"
+    if math.isnan(slope.low):
+        return f"slope {slope.value:.2f} (two points)"
+    return f"slope {slope.value:.2f} ± {max(slope.value - slope.low, 0.001):.2g}"
+
+
+def where(cells: pd.DataFrame) -> str:
+    """At which work the headline cells stand: "at 512 output tokens"."""
+    if not len(cells):
+        return ""
+    values = sorted({int(value) for value in cells["x"]})
+    return f"at {' / '.join(f'{value:,}' for value in values)} {NAMES[cells['axis'].iloc[0]]}"
+
+
+def ratio_to_reference(frames: Frames, metric: str = "e2e_s") -> pd.DataFrame:
+    """Headline cells with `ratio`: metric over the reference paradigm's, paired within rounds of one machine."""
+    cells = headline_cells(frames)
+    by_round = per_request(frames).groupby(["cell", "round"])[metric].median()
+    reference = cells[cells["label"] == reference_label(frames)].drop_duplicates(["machine_id", "x"])
+    reference_of = {(row.machine_id, row.x): row.cell for row in reference.itertuples()}
+    ratios = []
+    for row in cells.itertuples():
+        other = reference_of.get((row.machine_id, row.x))
+        ratios.append(statistics.paired_ratio(by_round[row.cell], by_round[other]) if other else statistics.NOTHING)
+    return cells.assign(ratio=ratios)
+
+
+def latency(frames: Frames) -> str:
+    cells = ratio_to_reference(frames)
+    reference = reference_label(frames)
+    others = cells[(cells["label"] != reference) & cells["ratio"].map(lambda ratio: ratio.count > 0)]
+    fastest = cells.loc[cells["e2e_s"].idxmin()]
+    text = f"{_capital(where(cells))} {fastest['series']} is fastest with {number(fastest['e2e_s'])} s"
+    if len(others):
+        slowest = others.loc[others["ratio"].map(lambda ratio: ratio.value).idxmax()]
+        ratio = slowest["ratio"]
+        text += (
+            f"; {slowest['series']} takes {with_interval(ratio)} times as long as {reference}"
+            f" (paired within {ratio.count} round{'s' * (ratio.count > 1)})"
+        )
+    return text + "."
+
+
+def seconds_a_token(frames: Frames) -> str:
+    rows = series_over(frames, OUTPUT_LEN).sort_values("x")
+    change = {name: line["e2e_per_token_s"].iloc[-1] / line["e2e_per_token_s"].iloc[0] for name, line in rows.groupby("series")}
+    least, most = min(change, key=change.__getitem__), max(change, key=change.__getitem__)
+    shortest, longest = int(rows["x"].min()), int(rows["x"].max())
+    return (
+        f"From {shortest:,} to {longest:,} tokens the time of a token changes by a factor of {number(change[least])} for {least} "
+        f"and {number(change[most])} for {most}."
+    )
+
+
+def first_token(frames: Frames) -> str:
+    cells = headline_cells(frames)
+    whole = [str(row.series) for row in cells.itertuples() if row.ttft_s >= 0.999 * row.e2e_s]
+    quickest = cells.loc[cells["ttft_s"].idxmin()]
+    text = f"{_capital(where(cells))} {quickest['series']} shows its first token after {number(1e3 * quickest['ttft_s'])} ms"
+    return text + (f"; only with the last one: {_list(whole)}." if whole else ".")
+
+
+def tokens_per_forward(frames: Frames) -> str:
+    cells = headline_cells(frames)
+    one = [str(row.series) for row in cells.itertuples() if row.tokens_per_forward == 1]
+    most = cells.loc[cells["tokens_per_forward"].idxmax()]
+    text = f"{_capital(where(cells))} {most['series']} commits {number(most['tokens_per_forward'])} tokens a forward"
+    return text + (f"; exactly one: {_list(one)}." if one else ".")
+
+
+def positions(frames: Frames) -> str:
+    rows = series_over(frames, OUTPUT_LEN).sort_values("x")
+    growth = {name: line["positions_computed"].iloc[-1] / line["positions_computed"].iloc[0] for name, line in rows.groupby("series")}
+    growth = {name: times for name, times in growth.items() if not math.isnan(times)}
+    if not growth:
+        return "No positions were recorded."
+    cells = headline_cells(frames)
+    most, least = (cells.loc[pick] for pick in (cells["positions_computed"].idxmax(), cells["positions_computed"].idxmin()))
+    steepest = max(growth, key=growth.__getitem__)
+    return (
+        f"{_capital(where(cells))} {most['series']} computes {most['positions_computed']:,.0f} positions and {least['series']} "
+        f"{least['positions_computed']:,.0f}; from the shortest to the longest output {steepest} grows most, "
+        f"{number(growth[steepest])} times."
+    )
+
+
+def memory(frames: Frames) -> str:
+    rows = series_over(frames, OUTPUT_LEN)
+    state = rows[rows["state_used_bytes"] > 0].groupby("series")["state_used_bytes"]
+    constant = [str(name) for name, values in state if values.nunique() == 1]
+    growing = [f"{name} {number(values.max() / values.min())} times" for name, values in state if values.nunique() > 1]
+    none = [str(name) for name, line in rows.groupby("series", sort=False) if (line["state_used_bytes"] == 0).all()]
+    parts = [f"constant state: {_list(constant)}"] if constant else []
+    parts += [f"from the shortest to the longest output the state grows: {_list(growing)}"] if growing else []
+    parts += [f"no state between steps: {_list(none)}"] if none else []
+    return _capital("; ".join(parts) or "no state was recorded") + "."
+
+
+def context(frames: Frames) -> str:
+    rows = series_over(frames, PROMPT_LEN).sort_values("x")
+    parts = []
+    for name, line in rows.groupby("series"):
+        first, last = line.iloc[0], line.iloc[-1]
+        parts.append(
+            f"{name}: first token {number(last['ttft_s'] / first['ttft_s'])} times later, "
+            f"a step {number(last['step_time_s'] / first['step_time_s'])} times longer"
+        )
+    return f"From {int(rows['x'].min()):,} to {int(rows['x'].max()):,} prompt tokens, {'; '.join(parts)}."
+
+
+def batch(frames: Frames) -> str:
+    rows = series_over(frames, BATCH_SIZE).sort_values("x")
+    parts = []
+    for name, line in rows.groupby("series"):
+        first, last = line.iloc[0], line.iloc[-1]
+        parts.append(
+            f"{name}: {number(last['throughput_tokens_per_s'] / first['throughput_tokens_per_s'])} times the throughput, "
+            f"{number(last['e2e_s'] / first['e2e_s'])} times the latency of a request"
+        )
+    return f"From batch {int(rows['x'].min()):,} to {int(rows['x'].max()):,}, {'; '.join(parts)}."
+
+
+def quality(frames: Frames) -> str:
+    cells = headline_cells(frames)
+    judged = cells[cells["judge_bits_per_byte"].notna()]
+    if not len(judged):
+        return "No generated text was judged."
+    best, worst = judged.loc[judged["judge_bits_per_byte"].idxmin()], judged.loc[judged["judge_bits_per_byte"].idxmax()]
+    text = ", ".join(
+        f"{row['series']} {number(row['judge_bits_per_byte'])} at {number(1e3 * row['e2e_per_token_s'])} ms a token"
+        for row in (best, worst)
+    )
+    few = int(judged["generations"].min())
+    return f"{_capital(where(cells))} the judge gives, in bits per byte, {text} (at least {few} distinct generations a cell)."
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Validation curve of one checkpoint: what to call it, whose colour it takes, whether it is a bound."""
+
+    name: str
+    label: str
+    is_bound: bool
+    rows: pd.DataFrame
+
+
+def curves(frames: Frames) -> list[Curve]:
+    """A curve a checkpoint, in the order of its first paradigm; several decoders of one checkpoint share it."""
+    found = []
+    rows = frames.training[frames.training["val_bits_per_byte"].notna()]
+    order = headline_cells(frames)["label"].tolist()
+    for checkpoint, curve in rows.groupby("checkpoint"):
+        users = frames.ok[frames.ok["checkpoint"] == checkpoint]
+        shared = sorted(set(users["paradigm.label"]), key=lambda label: order.index(label) if label in order else len(order))
+        trained = curve["paradigm"].iloc[0]
+        name = shared[0] if len(shared) == 1 else _common(shared) or str(trained)
+        found.append(Curve(name, shared[0], bool(users["bits_per_byte_is_bound"].any()), curve))
+    return sorted(found, key=lambda curve: order.index(curve.label) if curve.label in order else len(order))
+
+
+def loss(frames: Frames) -> str:
+    parts = []
+    for curve in curves(frames):
+        best = curve.rows.loc[curve.rows["val_bits_per_byte"].idxmin()]
+        bound = " (upper bound)" if curve.is_bound else ""
+        parts.append(f"{curve.name} {best['val_bits_per_byte']:.2f}{bound} after {best['tokens'] / 1e6:.1f} M tokens")
+    return f"Best validation bits per byte: {'; '.join(parts)}."
+
+
+def _list(names: list[str]) -> str:
+    unique = list(dict.fromkeys(names))
+    return ("; " if any("," in name for name in unique) else ", ").join(unique)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _common(names: list[str]) -> str:
+    """What names begin with alike, in whole words: "AR, cached" and "AR, naive" give "AR"."""
+    prefix = commonprefix(names)
+    if any(name[len(prefix) :][:1].isalnum() for name in names):
+        prefix = prefix[: max(prefix.rfind(" "), prefix.rfind(","), 0)]
+    return prefix.rstrip(" ,;:·-(=")

@@ -1,0 +1,213 @@
+"""Record files to tidy frames.
+
+Only units with a `runs` line count. A unit that was written twice (two folders merged, a failed one tried again) counts once: ok
+wins, then the later one, and its child records come from the same shard. Units of a cell that ran under older code or another
+checkpoint are set aside. Whatever is left out is said in `Frames.notes`, with its count.
+
+A cell is a config on a machine: `cell` joins the two, so that merged machines stay apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from paradigms.records import STATUSES, canonical_json
+
+TEXT = ("key", "cell_key", "status", "error", "started_at", "machine_id", "machine", "cpu", "gpu", "code", "checkpoint",
+        "execution", "kernels", "corpus_sha256", "torch_version", "python_version", "transformers_version",
+        "paradigm.name", "paradigm.label", "sweep.name")  # fmt: skip
+FLAGS = ("contended", "is_anchor", "warmup_steady", "bits_per_byte_is_bound", "corpus_is_zoo_corpus")
+WORK = ("workload.output_len", "workload.prompt_len", "workload.batch_size")
+BYTES = ("weight_bytes", "state_used_bytes", "state_allocated_bytes", "state_formula_bytes", "peak_tensor_bytes",
+         "peak_rss_bytes", "cuda_peak_allocated_bytes", "cuda_peak_reserved_bytes")  # fmt: skip
+UNIT_NUMBERS = ("round", "parameters", *BYTES, "import_s", "load_s", "compile_s", "warmup_s", "steady_s", "num_warmups",
+                "bits_per_byte", "bits_per_byte_se", "checkpoint_tokens", "load_before", "load_after", "steal_fraction",
+                "cpu_mhz_before", "cpu_mhz_after")  # fmt: skip
+REQUEST_NUMBERS = ("repeat", "row", "seed", "prompt_tokens", "requested_tokens", "committed_tokens", "ttft_s", "tpot_s",
+                   "e2e_s", "itl_median_s", "itl_max_s", "num_chunks", "max_chunk_tokens", "nfe", "positions_computed",
+                   "step_time_s", "prefill_s", "token_entropy_nats", "distinct_1", "distinct_2",
+                   "judge_bits_per_byte")  # fmt: skip
+TRAINING_NUMBERS = ("step", "tokens", "epoch", "train_nats", "val_bits_per_byte", "lr", "tokens_per_s", "peak_rss_bytes")
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """Tables of one or more sweeps.
+
+    Attributes:
+        folders: where they came from.
+        runs: a row a unit, of every status, factors and observations; `cell` names config and machine.
+        requests: a row a timed request of an ok unit.
+        training: a row a training step of a checkpoint that a unit used.
+        notes: what was left out, one sentence each.
+    """
+
+    folders: tuple[Path, ...]
+    runs: pd.DataFrame
+    requests: pd.DataFrame
+    training: pd.DataFrame
+    notes: tuple[str, ...]
+
+    @cached_property
+    def ok(self) -> pd.DataFrame:
+        return self.runs[self.runs["status"] == "ok"]
+
+    @cached_property
+    def timed(self) -> pd.DataFrame:
+        """Requests joined with the factors and the round of their unit."""
+        factors = [name for name in self.runs if "." in str(name)]
+        columns = ["key", "cell", "round", "contended", "machine_id", *factors]
+        return self.requests.merge(self.runs[columns], on="key", validate="many_to_one")
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """A row a cell: its factors, and how many of its units ended how."""
+        factors = [name for name in self.runs if "." in str(name)]
+        constant = ["cell", "cell_key", "machine_id", "machine", *factors]
+        cells = self.runs[constant].drop_duplicates("cell").set_index("cell")
+        counts = pd.crosstab(self.runs["cell"], self.runs["status"]).reindex(columns=list(STATUSES), fill_value=0)
+        cells = cells.join(counts.add_prefix("units_"))
+        cells["units_contended"] = self.ok.groupby("cell")["contended"].sum().reindex(cells.index, fill_value=0).astype(int)
+        cells["requests"] = self.timed.groupby("cell").size().reindex(cells.index, fill_value=0)
+        return cells.reset_index()
+
+    @cached_property
+    def samples(self) -> pd.DataFrame:
+        """What was generated, a row a timed request; read when first asked for."""
+        return _children(self.folders, "samples", self.ok, ["repeat", "row"])[0]
+
+    @cached_property
+    def tokens(self) -> pd.DataFrame:
+        """When each position became final, a row a position; empty unless measure.tokens was set."""
+        return _children(self.folders, "tokens", self.ok, ["repeat", "row", "position"])[0]
+
+
+def load(*folders: str | Path) -> Frames:
+    """Read one or more sweep folders and merge them.
+
+    Raises:
+        ValueError: a folder is missing, or none holds a finished unit.
+    """
+    if not folders:
+        raise ValueError("no sweep folder given; name at least one, such as runs/side_by_side")
+    paths = tuple(dict.fromkeys(Path(folder) for folder in folders))
+    for path in paths:
+        if not path.is_dir():
+            near = sorted(str(other.parent) for other in path.parent.glob("*/records"))
+            hint = f"there are {', '.join(near)}" if near else "run a sweep first: python -m paradigms -m experiment=side_by_side"
+            raise ValueError(f"no folder {path}; {hint}")
+    units, notes = _read(paths, "runs")
+    units = [unit for unit in units if unit["_source"] is not None]
+    if not units:
+        names = ", ".join(map(str, paths))
+        raise ValueError(
+            f"no finished unit in {names}: {'; '.join(notes) or 'its records folder holds no runs-*.jsonl lines'}. "
+            "Run a sweep into it, or name another folder"
+        )
+    runs, superseded = _resolve_units(_frame(units, TEXT, FLAGS, UNIT_NUMBERS + WORK, notes))
+    notes += superseded
+    ok = runs[runs["status"] == "ok"]
+    requests, more = _children(paths, "requests", ok, ["repeat", "row"])
+    training, curves = _training(paths, ok)
+    return Frames(paths, runs, requests, training, (*notes, *more, *curves))
+
+
+def _read(folders: Sequence[Path], table: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Records of a table with their shard in `_source`, and a note for each shard with unreadable lines."""
+    need = "checkpoint" if table == "training" else "key"
+    records: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for path in sorted(path for folder in folders for path in (folder / "records").glob(f"{table}-*.jsonl")):
+        source = f"{path.parent}/{path.stem.removeprefix(f'{table}-')}"
+        bad = []
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            try:
+                record = json.loads(line)
+                good = isinstance(record, dict) and isinstance(record.get(need), str)
+                good = good and (table != "runs" or (record.get("status") in STATUSES and "cell_key" in record))
+            except ValueError:
+                good = False
+            if good:
+                record["_source"] = source
+                records.append(record)
+            elif line.strip():
+                bad.append(number)
+        if bad:
+            where = ", ".join(map(str, bad[:5])) + (", …" if len(bad) > 5 else "")
+            notes.append(f"{path}: {len(bad)} corrupted line{'s' * (len(bad) > 1)} left out (line {where})")
+    return records, notes
+
+
+def _frame(
+    records: list[dict[str, Any]], text: Sequence[str], flags: Sequence[str], numbers: Sequence[str], notes: list[str]
+) -> pd.DataFrame:
+    """Frame with every named column, in its type; numbers that are none become missing, with a note."""
+    frame = pd.DataFrame.from_records(records)
+    missing = [name for name in ("_source", *text, *flags, *numbers) if name not in frame]
+    frame = frame.reindex(columns=[*frame.columns, *missing])
+    for name in numbers:
+        values = pd.to_numeric(frame[name], errors="coerce").astype(float)
+        lost = int((values.isna() & frame[name].notna()).sum())
+        if lost:
+            notes.append(f"{lost} value{'s' * (lost > 1)} of {name} left out: not a number")
+        frame[name] = values
+    for name in flags:
+        frame[name] = frame[name].map(lambda value: value is True or value == 1).astype(bool)
+    for name in text:
+        frame[name] = frame[name].astype(object).where(frame[name].notna(), None)
+    for name in frame.columns:
+        if "." in str(name) and frame[name].map(lambda value: isinstance(value, list | dict)).any():
+            frame[name] = frame[name].map(lambda value: canonical_json(value) if isinstance(value, list | dict) else value)
+    return frame
+
+
+def _resolve_units(units: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """One row a unit, units of one version a cell."""
+    units["cell"] = units["machine_id"].fillna("?").astype(str) + "/" + units["cell_key"].astype(str)
+    units["paradigm.label"] = units["paradigm.label"].fillna(units["paradigm.name"]).fillna("unnamed")
+    units["_is_ok"] = units["status"] == "ok"
+    units["_time"] = units["started_at"].fillna("").astype(str)
+    units["_version"] = units["code"].fillna("").astype(str) + "/" + units["checkpoint"].fillna("").astype(str)
+    units = units.sort_values(["_is_ok", "_time"], kind="stable").drop_duplicates("key", keep="last")
+    # A unit that failed before its weights were known has no checkpoint: only ok units can outdate one another's weights.
+    units["_version"] = units["_version"].where(units["_is_ok"], units["code"].fillna("").astype(str))
+    newest = units[units["_is_ok"]].sort_values("_time", kind="stable").groupby("cell")["_version"].last()
+    newest_code = units.sort_values("_time", kind="stable").groupby("cell")["code"].last().fillna("").astype(str)
+    current_code = units["code"].fillna("").astype(str) == units["cell"].map(newest_code)
+    current = current_code & (~units["_is_ok"] | (units["_version"] == units["cell"].map(newest)))
+    old = int((~current).sum())
+    notes = [f"{old} unit{'s' * (old > 1)} set aside: measured with older code or another checkpoint"] if old else []
+    units = units[current].drop(columns=["_is_ok", "_time", "_version"])
+    return units.sort_values(["cell", "round"], kind="stable").reset_index(drop=True), notes
+
+
+def _children(
+    folders: Sequence[Path], table: str, units: pd.DataFrame, identity: list[str]
+) -> tuple[pd.DataFrame, list[str]]:
+    """Records of the given units, from the shard that committed each and from the last try that wrote them."""
+    records, notes = _read(folders, table)
+    source = dict(zip(units["key"], units["_source"], strict=True))
+    kept = [record for record in records if source.get(record["key"]) == record["_source"]]
+    numbers = REQUEST_NUMBERS if table == "requests" else tuple(identity)
+    frame = _frame(kept, ("key", "request_id"), (), numbers, notes)
+    # A crash before the runs line leaves the records of that try in the shard; each try begins with the same first record.
+    is_first = (frame[identity] == 0).all(axis=1)
+    attempt = is_first.groupby(frame["key"]).cumsum()
+    frame = frame[attempt == attempt.groupby(frame["key"]).transform("max")]
+    return frame.drop_duplicates(["key", *identity], keep="last").drop(columns="_source").reset_index(drop=True), notes
+
+
+def _training(folders: Sequence[Path], units: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    records, notes = _read(folders, "training")
+    used = set(units["checkpoint"].dropna())
+    kept = [record for record in records if record["checkpoint"] in used]
+    frame = _frame(kept, ("checkpoint", "paradigm"), (), TRAINING_NUMBERS, notes)
+    frame = frame.drop_duplicates(["checkpoint", "step"], keep="last").drop(columns="_source")
+    return frame.sort_values(["checkpoint", "step"], kind="stable").reset_index(drop=True), notes

@@ -1,0 +1,152 @@
+"""How every figure looks: one colour and marker a paradigm, legends outside the data, the machine in the caption.
+
+Colours are seaborn's colour-blind palette without its yellow, which is lost on white; markers repeat the distinction for print.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from analysis.frames import Frames
+from analysis.statistics import range_coverage
+from analysis.summary import labels
+
+GREY = "#5b6470"
+_PALETTE = [sns.color_palette("colorblind").as_hex()[index] for index in (0, 1, 2, 3, 4, 5, 9, 6, 7)]
+_MARKERS = "os^DvPX<>*"
+_DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (5, 1, 1, 1)), (0, (7, 2, 2, 2)))
+_RC = {
+    "figure.facecolor": "white", "axes.facecolor": "white", "savefig.facecolor": "white", "axes.titlelocation": "left",
+    "axes.titlesize": 11, "axes.titleweight": "bold", "axes.labelsize": 10, "xtick.labelsize": 9, "ytick.labelsize": 9,
+    "legend.fontsize": 9, "legend.frameon": False, "grid.color": "#e6e8eb", "axes.edgecolor": "#c4c9cf",
+    "lines.linewidth": 1.6, "svg.fonttype": "path", "svg.hashsalt": "paradigms", "font.family": "DejaVu Sans",
+}  # fmt: skip
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """The theme, for one figure, without changing anybody else's."""
+    with sns.axes_style("whitegrid"), matplotlib.rc_context(_RC):
+        yield
+
+
+def panels(count: int, *, width: float = 4.6, height: float = 3.9, legend: float = 2.9) -> tuple[Figure, list[Axes]]:
+    """A row of panels, with room at the right for one legend."""
+    fig = Figure(figsize=(width * count + legend, height), layout="constrained")
+    axes = fig.subplots(1, count, squeeze=False)[0]
+    sns.despine(fig)
+    return fig, list(axes)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Colour and marker of a paradigm; later ones are smaller, so that points that coincide show one inside the other."""
+
+    color: str
+    marker: str
+    size: float
+
+
+def mark_of(frames: Frames, label: str) -> Mark:
+    """The mark of a paradigm, equal in every figure of these frames."""
+    order = labels(frames)
+    index = order.index(label)
+    size = 9.5 - 5.0 * index / max(len(order) - 1, 4)
+    return Mark(_PALETTE[index % len(_PALETTE)], _MARKERS[index % len(_MARKERS)], size)
+
+
+def dash_of(index: int) -> Any:
+    """Line style of the index-th series of one paradigm."""
+    return _DASHES[index % len(_DASHES)]
+
+
+def points(axes: Axes, rows: pd.DataFrame, x: str, y: str, mark: Mark, *, dash: Any = "-", line: bool = True) -> None:
+    """A series with its intervals; a point with a contended unit is drawn hollow."""
+    rows = rows[rows[y].notna() & rows[x].notna()]
+    if not len(rows):
+        return
+    if line:
+        axes.plot(rows[x], rows[y], color=mark.color, linestyle=dash, alpha=0.85, zorder=2)
+    for name, drawn in ((x, "xerr"), (y, "yerr")):
+        if f"{name}_low" in rows:
+            reach = [(rows[name] - rows[f"{name}_low"]).clip(lower=0), (rows[f"{name}_high"] - rows[name]).clip(lower=0)]
+            axes.errorbar(
+                rows[x], rows[y], fmt="none", ecolor=mark.color, elinewidth=1, capsize=2.5, zorder=2, **{drawn: reach}
+            )
+    for hollow, part in rows.groupby("contended"):
+        axes.plot(
+            part[x], part[y], linestyle="none", marker=mark.marker, markersize=mark.size, markeredgewidth=1.4,
+            color=mark.color, markerfacecolor="white" if hollow else mark.color, zorder=3,
+        )  # fmt: skip
+
+
+def handle(text: str, mark: Mark, *, dash: Any = "-", line: bool = True) -> Line2D:
+    linestyle = dash if line else "none"
+    return Line2D([], [], color=mark.color, marker=mark.marker, markersize=min(mark.size, 7), linestyle=linestyle, label=text)
+
+
+def legend(fig: Figure, handles: list[Line2D]) -> None:
+    """One legend, right of the panels."""
+    fig.legend(handles=handles, loc="outside right upper", labelspacing=0.9, handlelength=2.4)
+
+
+def caption(fig: Figure, frames: Frames, *extra: str) -> None:
+    """Machine and what the marks mean, below the panels."""
+    machines = [str(name) for name in dict.fromkeys(frames.runs["machine"].dropna())]
+    rounds = frames.ok.groupby("cell")["round"].nunique()
+    parts = [", ".join(machines) or "machine not recorded", rounds_note(int(rounds.min()), int(rounds.max())), *extra]
+    if frames.ok["contended"].any():
+        parts.append("hollow: the machine was busy with something else in at least one round")
+    text = "\n".join(textwrap.wrap(". ".join(part for part in parts if part) + ".", width=int(fig.get_figwidth() * 15)))
+    fig.supxlabel(text, x=0.008, ha="left", fontsize=8, color=GREY)
+
+
+def rounds_note(fewest: int, most: int) -> str:
+    """What the bars are, and how little they promise when rounds are few."""
+    count = str(most) if fewest == most else f"{fewest} to {most}"
+    if most < 2:
+        return "One round: no intervals"
+    text = f"Medians of {count} rounds, bars: bootstrap over rounds"
+    if not 1 < fewest < 6:
+        return text
+    return text + f" ({fewest} rounds cover the true median {range_coverage(fewest):.0%} of the time at best)"
+
+
+def log_axis(axes: Axes, which: str, *, values: pd.Series | None = None, unit: str = "") -> None:
+    """Logarithmic axis with ticks that read without an exponent: exactly `values`, or 1, 2, 5 with SI prefixes and `unit`."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    axis.set_minor_formatter(NullFormatter())
+    if values is not None:
+        axis.set_major_locator(FixedLocator(sorted(set(values))))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axis.set_minor_locator(NullLocator())
+        return
+    low, high = axis.get_view_interval()
+    wide = high / low > 200
+    axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=12))
+    axis.set_major_formatter(EngFormatter(unit=unit, sep=" " if unit else ""))
+
+
+def wrap(items: list[str], width: int) -> str:
+    """Items joined with semicolons, broken between items only."""
+    lines = [""]
+    for index, item in enumerate(items):
+        piece = item + (";" if index < len(items) - 1 else "")
+        if lines[-1] and len(lines[-1]) + 1 + len(piece) > width:
+            lines.append(piece)
+        else:
+            lines[-1] = f"{lines[-1]} {piece}".strip()
+    return "\n".join(lines)
