@@ -1,20 +1,25 @@
 """Where text comes from: the standard library of the running Python, or a user's own through `datasets`.
 
-Each config checks itself when it is made, `check()` looks at what can be seen without reading the text, and `load()`
+Each config validates itself when it is made, `check()` looks at what can be seen without reading the text, and `load()`
 returns a `Corpus`. The embedded text differs between Python versions: its hash is recorded with every run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from . import splits, stdlib_text
 from .cache import cached
+from .dataset_text import DatasetText
 from .splits import Corpus
+
+__all__ = ["Corpus", "DatasetText", "StdlibDocs", "StdlibSource"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +35,7 @@ class StdlibDocs:
 
 @dataclass(frozen=True, kw_only=True)
 class StdlibSource:
-    """Source of the standard library: about 11 MB of Python, a document a file."""
+    """Source of the standard library: about 11 MB of Python, one document a file."""
 
     def check(self) -> None:
         """Nothing to check: it comes with Python."""
@@ -40,9 +45,6 @@ class StdlibSource:
 
 
 def _stdlib_texts(kind: str, extract: Callable[[], Iterable[str]]) -> list[str]:
-    key = {
-        "python": sys.version,
-        "stdlib": sysconfig.get_path("stdlib"),
-        "skipped": [*sorted(stdlib_text.SKIPPED_FOLDERS), *stdlib_text.SKIPPED_FILES],
-    }
+    code = hashlib.sha256(Path(stdlib_text.__file__).read_bytes()).hexdigest()
+    key = {"python": sys.version, "stdlib": sysconfig.get_path("stdlib"), "code": code}
     return json.loads(cached(f"stdlib-{kind}", key, lambda: json.dumps(list(extract())).encode()))

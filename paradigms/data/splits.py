@@ -82,7 +82,7 @@ def build_corpus(
 
 
 def split_of(digest: bytes, *, validation_fraction: float, heldout_fraction: float) -> str:
-    """The split of a document with this SHA-256: the digest, read as a fraction of its range, falls in one of three parts."""
+    """The split of a document with this SHA-256, whose place in the range of hashes falls in one of three parts."""
     position = int.from_bytes(digest[:8], "big") / 2**64
     if position < heldout_fraction:
         return "heldout"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import inspect
 import sysconfig
 import tokenize
 import warnings
@@ -33,7 +32,7 @@ def docstrings() -> Iterator[str]:
             if isinstance(node, _DOCUMENTED) and (docstring := ast.get_docstring(node)):
                 yield docstring
     for topic in _help_topics().values():
-        yield inspect.cleandoc(topic)
+        yield topic.strip()
 
 
 def sources() -> Iterator[str]:

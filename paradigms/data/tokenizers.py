@@ -128,7 +128,7 @@ class BpeTokenizer:
     def __post_init__(self) -> None:
         if not BYTE_VOCAB_SIZE < self.vocab_size <= MAX_VOCAB_SIZE:
             raise ValueError(
-                f"tokenizer.vocab_size={self.vocab_size} must be from {BYTE_VOCAB_SIZE + 1} (specials, bytes and a merge) "
+                f"tokenizer.vocab_size={self.vocab_size} must be from {BYTE_VOCAB_SIZE + 1} (specials, bytes, a merge) "
                 f"to {MAX_VOCAB_SIZE} (token streams hold 16 bits); for bytes alone use tokenizer=byte"
             )
 
