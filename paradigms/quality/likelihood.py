@@ -9,7 +9,7 @@ Denoiser (absorbing noise): the bound has three equal forms, with M the masked p
     E Σ_k −ln p(x_{o_k} | x_{o_<k}),  o any order                                              (chain rule)
 
 Its l is stratified, over the masks of a window and from window to window; an independent t costs three times the
-standard error. The mask token gets probability 0, as in sampling (SUBS, 2406.07524).
+standard error. No decoder ever says the mask token, so it has probability 0 here too, for every model.
 
 Dimension letters: N windows, T columns, V vocabulary, M masked positions.
 """
@@ -60,7 +60,7 @@ def evaluate(
     windows: EvaluationWindows,
     token_bytes: Sequence[bytes],
     *,
-    mask_id: int | None = None,
+    mask_id: int,
     num_masks: int = 8,
     batch_size: int = 16,
     seed: int = 0,
@@ -69,18 +69,18 @@ def evaluate(
     """Likelihood of held-out windows; the same figure whatever the batch size.
 
     Args:
-        model: `model(tokens_BT)` gives logits [B, T, V]; column i predicts the token at i + 1 in a causal model, the one
-            at i in a denoiser.
+        model: `model(tokens_BT)` gives logits [B, T, V]; column i predicts the token at i + 1 in a causal model and the
+            one at i in a denoiser.
         windows: see `paradigms.data.stream.evaluation_windows`; what is not scored is visible context.
         token_bytes: bytes of each token id.
-        mask_id: the mask token, for denoisers only.
+        mask_id: the mask token.
         num_masks: masks drawn for each window, for denoisers only.
         batch_size: rows of one forward.
         seed: of the masks; the same seed draws the same masks for every model.
         progress: called after each forward.
 
     Raises:
-        ValueError: windows longer than the model, no bytes to score, a mask token missing or not wanted.
+        ValueError: windows longer than the model, or no bytes to score.
     """
     config = model.config
     num_columns = windows.tokens_NT.shape[1]
@@ -88,10 +88,6 @@ def evaluate(
         raise ValueError(
             f"windows of {num_columns} positions exceed model.max_positions={config.max_positions}; use shorter ones"
         )
-    if config.causal and mask_id is not None:
-        raise ValueError(f"mask_id={mask_id} was given for a causal model; its likelihood is exact and needs no masks")
-    if not config.causal and mask_id is None:
-        raise ValueError("a denoiser's bound needs mask_id, the id of its mask token")
     if num_masks < 1 or batch_size < 1:
         raise ValueError(f"num_masks={num_masks} and batch_size={batch_size} must be at least 1")
 
@@ -99,9 +95,8 @@ def evaluate(
     model.eval()
     try:
         if config.causal:
-            nats_N = _exact_nats(model, windows, batch_size, progress)
+            nats_N = _exact_nats(model, windows, mask_id, batch_size, progress)
         else:
-            assert mask_id is not None
             nats_N = _bound_nats(model, windows, mask_id, num_masks, batch_size, seed, progress)
     finally:
         model.train(was_training)
@@ -133,7 +128,9 @@ def draw_masks(scored_NT: np.ndarray, num_masks: int, seed: int) -> tuple[np.nda
     return masks, weights
 
 
-def _exact_nats(model: Model, windows: EvaluationWindows, batch_size: int, progress: Progress | None) -> np.ndarray:
+def _exact_nats(
+    model: Model, windows: EvaluationWindows, mask_id: int, batch_size: int, progress: Progress | None
+) -> np.ndarray:
     device = next(model.parameters()).device
     nats_N = np.zeros(len(windows.tokens_NT))
     scored_NT = windows.scored_NT
@@ -141,8 +138,8 @@ def _exact_nats(model: Model, windows: EvaluationWindows, batch_size: int, progr
         length = windows.lengths_N[rows[0]]
         tokens_BT = torch.from_numpy(windows.tokens_NT[rows, :length]).to(device)
         scored_BT = torch.from_numpy(scored_NT[rows, 1:length]).to(device)
-        logits_BTV = model(tokens_BT)[:, :-1]
-        nats_N[rows] = _row_sums(_nll(logits_BTV[scored_BT], tokens_BT[:, 1:][scored_BT]), scored_BT)
+        logits_MV = model(tokens_BT)[:, :-1][scored_BT]
+        nats_N[rows] = _row_sums(_nll(logits_MV, tokens_BT[:, 1:][scored_BT], mask_id), scored_BT)
     return nats_N
 
 
@@ -165,8 +162,7 @@ def _bound_nats(
         tokens_BT = torch.from_numpy(windows.tokens_NT[rows // num_masks, :length]).to(device)
         mask_BT = torch.from_numpy(masks_RT[rows, :length]).to(device)
         logits_MV = model(tokens_BT.masked_fill(mask_BT, mask_id))[mask_BT]
-        logits_MV[:, mask_id] = -math.inf
-        nats_R[rows] = _row_sums(_nll(logits_MV, tokens_BT[mask_BT]), mask_BT)
+        nats_R[rows] = _row_sums(_nll(logits_MV, tokens_BT[mask_BT], mask_id), mask_BT)
     return (nats_R * weights_R).reshape(-1, num_masks).sum(1)
 
 
@@ -183,9 +179,10 @@ def _batches(lengths: np.ndarray, batch_size: int, progress: Progress | None) ->
                 progress(done, len(lengths))
 
 
-def _nll(logits_MV: Tensor, targets_M: Tensor) -> Tensor:
-    """−ln softmax(logits)[target], computed in float32 or better, returned in float64."""
+def _nll(logits_MV: Tensor, targets_M: Tensor, mask_id: int) -> Tensor:
+    """−ln softmax(logits)[target] without the mask token, computed in float32 or better, returned in float64."""
     logits_MV = logits_MV.to(torch.promote_types(logits_MV.dtype, torch.float32))
+    logits_MV[:, mask_id] = -math.inf
     return torch.nn.functional.cross_entropy(logits_MV, targets_M, reduction="none").double()
 
 
