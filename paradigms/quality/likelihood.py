@@ -69,8 +69,7 @@ def evaluate(
     """Likelihood of held-out windows; the same figure whatever the batch size.
 
     Args:
-        model: `model(tokens_BT)` gives logits [B, T, V]; column i predicts the token at i + 1 in a causal model and the
-            one at i in a denoiser.
+        model: its `logits_where` at column i predicts the token at i + 1 in a causal model, the one at i in a denoiser.
         windows: see `paradigms.data.stream.evaluation_windows`; what is not scored is visible context.
         token_bytes: bytes of each token id.
         mask_id: the mask token.
@@ -137,9 +136,11 @@ def _exact_nats(
     for rows in _batches(windows.lengths_N, batch_size, progress):
         length = windows.lengths_N[rows[0]]
         tokens_BT = torch.from_numpy(windows.tokens_NT[rows, :length]).to(device)
-        scored_BT = torch.from_numpy(scored_NT[rows, 1:length]).to(device)
-        logits_MV = model(tokens_BT)[:, :-1][scored_BT]
-        nats_N[rows] = _row_sums(_nll(logits_MV, tokens_BT[:, 1:][scored_BT], mask_id), scored_BT)
+        scored_BT = torch.from_numpy(scored_NT[rows, :length]).to(device)
+        logits_MV = model.logits_where(
+            tokens_BT, scored_BT.roll(-1, 1)
+        )  # column i predicts i + 1; column 0 is not scored
+        nats_N[rows] = _row_sums(_nll(logits_MV, tokens_BT[scored_BT], mask_id), scored_BT)
     return nats_N
 
 
@@ -161,7 +162,7 @@ def _bound_nats(
         length = lengths_R[rows[0]]
         tokens_BT = torch.from_numpy(windows.tokens_NT[rows // num_masks, :length]).to(device)
         mask_BT = torch.from_numpy(masks_RT[rows, :length]).to(device)
-        logits_MV = model(tokens_BT.masked_fill(mask_BT, mask_id))[mask_BT]
+        logits_MV = model.logits_where(tokens_BT.masked_fill(mask_BT, mask_id), mask_BT)
         nats_R[rows] = _row_sums(_nll(logits_MV, tokens_BT[mask_BT], mask_id), mask_BT)
     return (nats_R * weights_R).reshape(-1, num_masks).sum(1)
 

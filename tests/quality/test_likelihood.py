@@ -20,7 +20,12 @@ ONE_BYTE = (b"a", b"b", b"c", b"")
 SEQUENCES = list(itertools.product(range(V), repeat=L))
 
 
-class TableDenoiser(torch.nn.Module):
+class Toy(torch.nn.Module):
+    def logits_where(self, tokens_BT, wanted_BT):
+        return self(tokens_BT)[wanted_BT]
+
+
+class TableDenoiser(Toy):
     """Logits looked up by the whole visible sequence; the mask token's own logit is the largest, to be ruled out."""
 
     def __init__(self, seed: int) -> None:
@@ -146,14 +151,14 @@ def test_a_uniform_denoiser_costs_the_log_of_what_it_may_say():
     assert got.bits_per_byte_se == pytest.approx(0, abs=1e-12)
 
 
-class TableCausal(torch.nn.Module):
+class TableCausal(Toy):
     """Logits depend on the last token only: a Markov chain."""
 
     def __init__(self) -> None:
         super().__init__()
         self.config = SimpleNamespace(causal=True, max_positions=64)
         self.table = torch.nn.Parameter(
-            torch.randn(V, V, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+            torch.randn(V, V + 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
         )
 
     def forward(self, tokens_BT):
