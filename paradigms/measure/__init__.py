@@ -1,0 +1,1 @@
+"""Reading clocks, memory, the machine and its noise; nothing here knows a paradigm's inside."""
