@@ -1,0 +1,112 @@
+"""`python -m paradigms`: a hydra app whose errors are one line each.
+
+Every call is a sweep, of one cell or of many, so that there is one path through the program; `-m` may be given and
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import hydra
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from paradigms.build import suggest
+from paradigms.lane import LaneSummary, run_planned
+from paradigms.plan import Plan
+from paradigms.progress import progress
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+BAD_INPUT, INTERRUPTED = 2, 130
+_MODES = (
+    "-m",
+    "--multirun",
+    "-c",
+    "--cfg",
+    "-i",
+    "--info",
+    "-h",
+    "--help",
+    "--hydra-help",
+    "--version",
+    "-sc",
+    "--shell-completion",
+)
+_INSTALL = {
+    "joblib": "hydra-joblib-launcher",
+    "submitit_local": "hydra-submitit-launcher",
+    "submitit_slurm": "hydra-submitit-launcher",
+}
+
+
+def job(config: DictConfig) -> LaneSummary:
+    """What a launcher runs: one lane, whose plan the sweeper has written."""
+    path = config.sweep.plan
+    if path is None:
+        raise ValueError(
+            "hydra.mode=RUN is not supported, since every call is a sweep, if only of one cell; leave it out"
+        )
+    plan = Plan.load(Path(path))
+    return run_planned(plan, progress(lane=plan.lane, num_lanes=plan.num_lanes))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # hydra then raises its errors instead of printing them its way
+    if not any(argument.split("=")[0] in _MODES for argument in arguments):
+        arguments.append("--multirun")
+    sys.argv = [sys.argv[0], *arguments]
+    try:
+        hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(job)()
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except KeyboardInterrupt:
+        print("interrupted before anything was measured", file=sys.stderr)
+        return INTERRUPTED
+    except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
+        if wants_traceback:
+            raise
+        print(f"error: {explain(error)}", file=sys.stderr)
+        return BAD_INPUT
+    return 0
+
+
+def explain(error: BaseException) -> str:
+    """What a person needs to know about bad input: the value, what is allowed, what to do."""
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    if isinstance(error, OverrideParseException):
+        return f"cannot read {error.override!r}; write key=value, and quote what the shell would change: 'key=[1,2]'"
+    if isinstance(error, MissingConfigException):
+        return _unknown_option(error)
+    if isinstance(cause, OmegaConfBaseException):
+        parent = cause.parent_node
+        if isinstance(parent, DictConfig) and cause.key is not None and cause.key not in parent:
+            allowed = sorted(str(key) for key in parent if not str(key).startswith("_"))
+            return f"{cause.full_key} is unknown ({suggest(str(cause.key), allowed)})"
+        return f"{cause.full_key or ''}: {_first_line(cause)}".lstrip(": ")
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'the folder'}: {error.strerror.lower()}; make room or set sweep.dir"
+    if isinstance(error, HydraException):
+        return " ".join(str(error).split())
+    return str(error)
+
+
+def _unknown_option(error: MissingConfigException) -> str:
+    """`paradigm=arr`: hydra knows the group and its options."""
+    group, _, option = (error.missing_cfg_file or "").rpartition("/")
+    if option in _INSTALL and group == "hydra/launcher":
+        return f"launch={option} needs a package that is not installed: pip install {_INSTALL[option]}"
+    if not error.options:
+        return _first_line(error)
+    return f"{group}={option} is unknown ({suggest(option, list(error.options))})"
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,138 @@
+"""The cells of a grid: what the command line and an experiment ask for, composed and checked before anything runs.
+
+Composing a config takes a tenth of a second, most of it for reading YAML. So configs are composed once for each
+combination of group choices, and plain values are set on copies: the same result, since hydra too sets values after
+the groups are composed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import ConfigCompositionException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from paradigms.build import build
+from paradigms.plan import PlannedCell, excluded
+
+NOT_CELL = ("sweep", "launch", "hydra")  # every other key of the config describes the cell
+FIXED_IN_A_SWEEP = ("sweep", "launch", "hydra.launcher")
+
+
+def expand(loader: ConfigLoader, params: dict[str, Any], arguments: Sequence[str]) -> list[list[str]]:
+    """Override lists of all cells, in hydra's own grammar; arguments win over the grid of an experiment."""
+    lines = [f"{key}={value}" for key, value in params.items()] + list(arguments)
+    overrides = OverridesParser.create(config_loader=loader).parse_overrides(lines)
+    for override in overrides:
+        group = override.get_key_element().split(".")[0]
+        if override.is_sweep_override() and group in ("sweep", "launch", "experiment"):
+            raise ValueError(f"{override.input_line}: cannot be swept together with cells; give one value")
+    return BasicSweeper.split_arguments(overrides, None)[0]
+
+
+class Composer:
+    """Composes the configs of cells against the master config of a sweep."""
+
+    def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
+        self._loader, self._master = loader, master
+        self._parse = OverridesParser.create().parse_overrides
+        self._is_group = cache(lambda key: bool(loader.get_group_options(key)))
+        self._composed: dict[tuple[str, ...], DictConfig] = {}
+
+    def config(self, overrides: Sequence[str]) -> dict[str, Any]:
+        """Resolved config of one cell.
+
+        Raises:
+            ConfigCompositionException: an unknown key or group option, or overrides that change what a sweep fixes.
+        """
+        parsed = self._parse(list(overrides))
+        structure = tuple(line for line, one in zip(overrides, parsed, strict=True) if not self._is_plain_value(one))
+        if structure not in self._composed:
+            self._composed[structure] = self._compose(structure)
+        config = copy.deepcopy(self._composed[structure])
+        for override in filter(self._is_plain_value, parsed):
+            try:
+                OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+            except OmegaConfBaseException as error:
+                raise ConfigCompositionException(f"Could not override {override.key_or_group!r}.") from error
+        resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        assert isinstance(resolved, dict)
+        return {str(key): value for key, value in resolved.items() if key not in NOT_CELL}
+
+    def _is_plain_value(self, override: Override) -> bool:
+        prefixed = override.is_add() or override.is_force_add() or override.is_delete()
+        of_the_sweep = override.key_or_group.split(".")[0] in NOT_CELL
+        return not (prefixed or of_the_sweep or override.package is not None or self._is_group(override.key_or_group))
+
+    def _compose(self, structure: Sequence[str]) -> DictConfig:
+        config = self._loader.load_sweep_config(self._master, list(structure))
+        for key in FIXED_IN_A_SWEEP:
+            if OmegaConf.select(config, key) != OmegaConf.select(self._master, key):
+                raise ConfigCompositionException(
+                    f"{' '.join(structure)} changes {key}, which is the same for all cells of a sweep; run it by itself"
+                )
+        with open_dict(config):
+            config.pop("hydra")
+        return config
+
+
+def plan_cells(
+    composer: Composer, grid: Sequence[Sequence[str]], exclude: Sequence[dict[str, Any]]
+) -> list[PlannedCell]:
+    """Cells of a grid, composed, built and checked, without those that `exclude` names and without repetitions.
+
+    Raises:
+        ValueError: impossible cells, all of them listed; nothing has been loaded.
+    """
+    swept = _swept_keys(grid)
+    cells: dict[str, PlannedCell] = {}
+    problems: dict[str, list[str]] = {}
+    for overrides in grid:
+        cell = PlannedCell(name="", config=composer.config(overrides))
+        if excluded(cell.factors, exclude):
+            continue
+        cell = PlannedCell(name=_name(cell, overrides, swept), config=cell.config)
+        try:
+            build(cell.config).check()
+        except ValueError as error:
+            problems.setdefault(str(error), []).append(cell.name)
+            continue
+        cells.setdefault(cell.key, cell)
+    if problems:
+        raise ValueError(_list_problems(problems, len(grid)))
+    if not cells:
+        raise ValueError("sweep.exclude leaves no cell of the grid; take a condition out")
+    return list(cells.values())
+
+
+def _list_problems(problems: dict[str, list[str]], num_cells: int) -> str:
+    num_bad = sum(map(len, problems.values()))
+    if num_bad == num_cells and len(problems) == 1:
+        return next(iter(problems))
+    lines = [f"  {name}: {message}" for message, names in problems.items() for name in names]
+    return "\n".join([f"{num_bad} of {num_cells} cells are impossible, so nothing was run", *lines])
+
+
+def _swept_keys(grid: Sequence[Sequence[str]]) -> list[str]:
+    values: dict[str, set[str]] = {}
+    for overrides in grid:
+        for line in overrides:
+            key, _, value = line.partition("=")
+            values.setdefault(key, set()).add(value)
+    return [key for key, seen in values.items() if len(seen) > 1]
+
+
+def _name(cell: PlannedCell, overrides: Sequence[str], swept: Sequence[str]) -> str:
+    """`ssm, output_len=64`: the paradigm and what else was swept."""
+    values = {line.split("=", 1)[0]: line.split("=", 1)[-1] for line in overrides}
+    paradigm = cell.factors.get("paradigm.name") or values.get("paradigm", "cell")
+    rest = [f"{key.rpartition('.')[2]}={values[key]}" for key in swept if key != "paradigm" and key in values]
+    return ", ".join([str(paradigm), *rest])

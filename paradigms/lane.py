@@ -1,0 +1,254 @@
+"""A lane: units one after the other on one device, each in a child of its own.
+
+The lane alone writes records, after a child has answered in whole; a unit that raises, runs out of memory, hangs or
+is killed becomes a record that says so, and the next one runs. What is finished is skipped here and not when the plan
+is made, because the key of a unit names the machine that measures it, and a launcher may have brought the lane to
+another one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from paradigms.build import build, find
+from paradigms.isolate import Outcome, call, one_line, start_server
+from paradigms.plan import MEASURE, PREPARE, Plan, PlannedCell
+from paradigms.progress import Progress, TimeLeft
+from paradigms.records import RecordWriter, canonical_json, finished_keys, read_table, unit_key
+
+
+@dataclass
+class LaneSummary:
+    """What became of a lane.
+
+    Attributes:
+        measured, reused: units that ended well in this run, and in an earlier one.
+        failures: one line each.
+        broken: checkpoint -> why it could not be prepared.
+        fatal: why the lane could not go on, one line; None when it came to its end.
+    """
+
+    measured: int = 0
+    reused: int = 0
+    failures: list[str] = field(default_factory=list)
+    broken: dict[str, str] = field(default_factory=dict)
+    fatal: str | None = None
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One cell in one round, as the records name it."""
+
+    cell_index: int
+    cell: PlannedCell
+    round_index: int
+    checkpoint: str
+    key: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.cell.name}, round {self.round_index + 1}"
+
+
+def run_lane(plan: Plan, show: Progress, *, code: str, machine: str) -> LaneSummary:
+    """Do what a plan says, but for what is already done.
+
+    Args:
+        plan: the lane's cells, units and stages.
+        show: where to tell of it.
+        code, machine: identities of the code and of this machine; parts of every unit's key.
+
+    Raises:
+        OSError: records cannot be written; those before are whole.
+        KeyboardInterrupt: Ctrl-C; the running child has ended, what is measured is kept.
+    """
+    return _Lane(plan, show, code, machine).run()
+
+
+class _Lane:
+    def __init__(self, plan: Plan, show: Progress, code: str, machine: str) -> None:
+        self.plan, self.show = plan, show
+        self.code, self.machine = code, machine
+        self.folder = Path(plan.folder)
+        self.summary = LaneSummary(broken=dict(plan.broken))
+        shard = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}-{plan.lane}"
+        self.writer = RecordWriter(self.folder, shard)
+        self.log = self.folder / "logs" / f"{shard}.log"
+        self.errors = self.folder / "errors"
+        for folder in (self.log.parent, self.errors):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def run(self) -> LaneSummary:
+        units = list(self.unfinished(self.units()))
+        if units:
+            start_server(["torch", self.plan.runner.rpartition(".")[0], "paradigms.lane"])
+        if PREPARE in self.plan.stages:
+            self.prepare(units)
+        if MEASURE in self.plan.stages:
+            self.measure(units)
+        return self.summary
+
+    # ------------------------------------------------------------ which units
+
+    def units(self) -> list[Unit]:
+        checkpoints = [build(cell.config).checkpoint_id() for cell in self.plan.cells]
+        units = []
+        for index, round_index in self.plan.units:
+            cell, checkpoint = self.plan.cells[index], checkpoints[index]
+            key = unit_key(
+                cell=cell.identity, round_index=round_index, code=self.code, checkpoint=checkpoint, machine=self.machine
+            )
+            units.append(Unit(index, cell, round_index, checkpoint, key))
+        return units
+
+    def unfinished(self, units: Sequence[Unit]) -> Iterator[Unit]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            finished = finished_keys(self.folder)
+            self.known_curves = {row.get("checkpoint") for row in read_table(self.folder, "training")}
+        for warning in caught:
+            self.show.say(f"warning: {warning.message}")
+        for unit in units:
+            if unit.key in finished:
+                self.summary.reused += 1
+            else:
+                yield unit
+        if self.summary.reused:
+            self.show.say(f"{self.summary.reused} of {len(units)} units are finished already and reused")
+
+    # ------------------------------------------------------------ prepare
+
+    def prepare(self, units: Sequence[Unit]) -> None:
+        """Once per checkpoint, before any clock runs: load or train it, fill caches, score held-out text."""
+        first_of = {unit.checkpoint: unit for unit in reversed(units)}
+        wanted = list(dict.fromkeys(unit.checkpoint for unit in units))
+        if wanted:
+            self.show.stage("prepare", len(wanted))
+        for checkpoint in wanted:
+            unit = first_of[checkpoint]
+            self.show.start(unit.cell.name)
+            outcome = self.call(
+                "paradigms.lane.prepare_in_child", self.plan.preparer, unit, self.plan.prepare_timeout_s
+            )
+            if outcome.status != "ok":
+                self.summary.broken[checkpoint] = f"preparing failed: {outcome.error}"
+                where, affected = self.keep_traceback(unit, outcome), sum(u.checkpoint == checkpoint for u in units)
+                self.summary.failures.append(f"prepare {unit.cell.name}, for {affected} units: {outcome.error}{where}")
+            self.show.done(unit.cell.name, outcome.seconds, outcome.error or "")
+
+    # ------------------------------------------------------------ measure
+
+    def measure(self, units: Sequence[Unit]) -> None:
+        left = TimeLeft()
+        num_rounds = 1 + max((unit.round_index for unit in units), default=0)
+        for position, unit in enumerate(units):
+            if position == 0 or unit.round_index != units[position - 1].round_index:
+                in_round = sum(other.round_index == unit.round_index for other in units)
+                self.show.stage(f"measure, round {unit.round_index + 1} of {num_rounds}", in_round)
+            self.show.start(unit.cell.name, left.estimate_s([other.cell_index for other in units[position:]]))
+            outcome, started_at = self.measure_unit(unit)
+            self.record(unit, outcome, started_at)
+            left.saw(unit.cell_index, outcome.seconds)
+            self.show.done(unit.cell.name, outcome.seconds, outcome.error or "")
+
+    def measure_unit(self, unit: Unit) -> tuple[Outcome, str]:
+        started_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        if unit.checkpoint in self.summary.broken:
+            return Outcome("failed", error=self.summary.broken[unit.checkpoint]), started_at
+        outcome = self.call(
+            "paradigms.lane.measure_in_child", self.plan.runner, unit, self.plan.unit_timeout_s, unit.round_index
+        )
+        return outcome, started_at
+
+    def call(self, entry: str, function: str, unit: Unit, timeout_s: float | None, *more: Any) -> Outcome:
+        with open(self.log, "a", encoding="utf-8") as log:
+            log.write(f"==== {unit.name} ({unit.key})\n")
+        on_line: Callable[[str], None] | None = self.show.say if function == self.plan.preparer else None
+        return call(entry, function, unit.cell.config, *more, log=self.log, timeout_s=timeout_s, on_line=on_line)
+
+    def record(self, unit: Unit, outcome: Outcome, started_at: str) -> None:
+        observed, tables = json.loads(outcome.value) if outcome.status == "ok" else ({}, {})
+        run = {
+            **unit.cell.factors,
+            "sweep.name": self.plan.sweep,
+            "key": unit.key,
+            "cell_key": unit.cell.key,
+            "cell": unit.cell.name,
+            "round": unit.round_index,
+            "is_anchor": unit.cell_index == self.plan.anchor,
+            "code": self.code,
+            "machine_id": self.machine,
+            "checkpoint": unit.checkpoint,
+            **observed,
+            "status": outcome.status,
+            "error": outcome.error,
+            "started_at": started_at,
+        }
+        self.writer.write_unit(run, **self.with_keys(unit, tables))
+        if outcome.status == "ok":
+            self.summary.measured += 1
+        elif unit.checkpoint not in self.summary.broken:  # those are told once a checkpoint
+            where = self.keep_traceback(unit, outcome)
+            self.summary.failures.append(f"{outcome.status} {unit.name}: {outcome.error}{where}")
+
+    def with_keys(self, unit: Unit, tables: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+        """Child records under their unit's key; a loss curve belongs to its checkpoint and is kept once."""
+        keyed: dict[str, list[dict[str, Any]]] = {}
+        for table, rows in tables.items():
+            if table == "training":
+                keyed[table] = [row for row in rows if row.get("checkpoint") not in self.known_curves]
+                self.known_curves |= {row.get("checkpoint") for row in rows}
+            else:
+                keyed[table] = [{"key": unit.key, **row} for row in rows]
+        return keyed
+
+    def keep_traceback(self, unit: Unit, outcome: Outcome) -> str:
+        """Words that say where the traceback of a failure lies."""
+        if not outcome.traceback:
+            return ""
+        path = self.errors / f"{unit.key}.txt"
+        path.write_text(f"{unit.name}\n\n{outcome.traceback}", encoding="utf-8")
+        return f" (traceback: {os.path.relpath(path)})"
+
+
+# ---------------------------------------------------------------- in the child
+
+
+def prepare_in_child(preparer: str, config: dict[str, Any]) -> None:
+    find(preparer)(build(config))
+
+
+def measure_in_child(runner: str, config: dict[str, Any], round_index: int) -> str:
+    """Run one unit; its records as JSON text, so that what cannot be written fails here, with a traceback."""
+    observed, tables = find(runner)(build(config), round_index)
+    return canonical_json([observed, tables])
+
+
+def run_planned(plan: Plan, show: Progress) -> LaneSummary:
+    """Run a lane on this machine; what stops it becomes its summary's `fatal`, so that every launcher can carry it.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
+    """
+    try:
+        code, machine = identities()
+        return run_lane(plan, show, code=code, machine=machine)
+    except (OSError, ValueError) as error:
+        return LaneSummary(fatal=one_line(error))
+    finally:
+        show.close()
+
+
+def identities() -> tuple[str, str]:
+    """Of the code and of the machine; they cost an import of torch."""
+    from paradigms.measure.environment import code_hash, machine_id
+
+    return code_hash(), machine_id()

@@ -1,0 +1,185 @@
+"""A lane records every unit, whatever becomes of it, and never a unit twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin import cell_config, lane_plan
+
+from paradigms.lane import LaneSummary, run_lane
+from paradigms.plan import Plan
+from paradigms.records import RecordWriter, read_table
+
+
+class Said:
+    """Keeps what a lane tells."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def stage(self, name: str, total: int) -> None:
+        self.lines.append(f"{name} {total}")
+
+    def start(self, name: str, left_s: float | None = None) -> None:
+        pass
+
+    def done(self, name: str, seconds: float, note: str = "") -> None:
+        pass
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def close(self) -> None:
+        pass
+
+
+def run(plan: Plan, show: Said | None = None) -> LaneSummary:
+    return run_lane(plan, show or Said(), code="c0de", machine="m1")
+
+
+def runs(folder: Path) -> list[dict[str, Any]]:
+    return list(read_table(folder, "runs"))
+
+
+def test_units_are_recorded_with_factors_and_children(tmp_path: Path) -> None:
+    show = Said()
+    summary = run(lane_plan(tmp_path, [cell_config("ar", 8), cell_config("ssm", 8)]), show)
+    assert (summary.measured, summary.reused, summary.failures) == (4, 0, [])
+    record = next(run for run in runs(tmp_path) if run["paradigm.name"] == "ar" and run["round"] == 1)
+    assert record["workload.output_len"] == 8 and record["sweep.name"] == "test" and record["status"] == "ok"
+    assert record["is_anchor"] and record["code"] == "c0de" and record["machine_id"] == "m1"
+    assert not [name for name in record if "_target_" in name]
+    keys = {run["key"] for run in runs(tmp_path)}
+    assert len(keys) == 4 and {request["key"] for request in read_table(tmp_path, "requests")} == keys
+    assert len(list(read_table(tmp_path, "training"))) == 2 * 2, (
+        "a loss curve is kept once a checkpoint, not once a unit"
+    )
+    assert show.lines == [
+        "prepare 2",
+        "preparing ar-8",
+        "preparing ssm-8",
+        "measure, round 1 of 2 2",
+        "measure, round 2 of 2 2",
+    ]
+
+
+def test_a_sweep_goes_on_past_units_that_fail_and_resumes(tmp_path: Path) -> None:
+    behaviours = {"ar": "ok", "raises": "raises", "killed": "killed", "memory": "memory", "ssm": "ok"}
+    configs = [cell_config(name, behaviour=behaviour) for name, behaviour in behaviours.items()]
+    summary = run(lane_plan(tmp_path, configs, rounds=1))
+    statuses = {run["paradigm.name"]: run["status"] for run in runs(tmp_path)}
+    assert statuses == {
+        "ar": "ok", "raises": "failed", "killed": "failed", "memory": "oom", "ssm": "ok",
+    }  # fmt: skip
+    assert summary.measured == 2 and len(summary.failures) == 3
+    raised = next(run for run in runs(tmp_path) if run["paradigm.name"] == "raises")
+    assert raised["error"] == "three is not a length"
+    assert "misbehave" in (tmp_path / "errors" / f"{raised['key']}.txt").read_text()
+
+    again = run(lane_plan(tmp_path, configs, rounds=1))
+    assert (again.measured, again.reused, len(again.failures)) == (0, 2, 3), (
+        "failed units are tried again, good ones not"
+    )
+    more = run(lane_plan(tmp_path, configs[:1], rounds=3))
+    assert (more.measured, more.reused) == (2, 1), "more rounds reuse those that are there"
+
+
+def test_what_cannot_be_prepared_is_not_measured(tmp_path: Path) -> None:
+    configs = [cell_config("bad", behaviour="unpreparable"), cell_config("ar")]
+    summary = run(lane_plan(tmp_path, configs))
+    assert summary.measured == 2 and summary.broken == {"bad-8": "preparing failed: the checkpoint is corrupt"}
+    assert Counter(run["status"] for run in runs(tmp_path)) == {"ok": 2, "failed": 2}
+    assert len(summary.failures) == 1 and "the checkpoint is corrupt" in summary.failures[0]
+
+
+def test_what_cannot_be_written_as_json_fails_with_its_place(tmp_path: Path) -> None:
+    summary = run(lane_plan(tmp_path, [cell_config("ar")], rounds=1, runner="standin.return_nan"))
+    assert summary.measured == 0 and "JSON" in summary.failures[0]
+
+
+def test_other_code_machine_or_factor_is_another_unit(tmp_path: Path) -> None:
+    plan = lane_plan(tmp_path, [cell_config("ar")], rounds=1)
+    assert run_lane(plan, Said(), code="c0de", machine="m1").measured == 1
+    assert run_lane(plan, Said(), code="c0de", machine="m1").reused == 1
+    assert run_lane(plan, Said(), code="other", machine="m1").measured == 1
+    assert run_lane(plan, Said(), code="c0de", machine="m2").measured == 1
+    assert run(lane_plan(tmp_path, [cell_config("ar", 9)], rounds=1)).measured == 1
+
+
+def test_a_lane_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    started, folder = tmp_path / "started", tmp_path / "runs"
+    configs = [cell_config(name) for name in ("a", "b", "c")] + [cell_config("slow", behaviour=f"sleeps:{started}")]
+    plan = lane_plan(folder, configs, rounds=1, units=((0, 0), (1, 0), (3, 0), (2, 0)))
+    plan.save(tmp_path / "plan.json")
+    script = (
+        "from pathlib import Path; from test_lane import Said, run; from paradigms.plan import Plan\n"
+        f"run(Plan.load(Path({str(tmp_path / 'plan.json')!r})))"
+    )
+    path = os.pathsep.join([str(Path(__file__).parent), os.getcwd()])
+    process = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": path})
+    while not started.exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = {run["key"] for run in runs(folder)}
+    assert len(before) == 2
+
+    summary = run(lane_plan(folder, configs[:3], rounds=1))
+    keys = [run["key"] for run in runs(folder)]
+    assert (summary.measured, summary.reused) == (1, 2)
+    assert len(keys) == len(set(keys)) == 3 and before < set(keys)
+
+
+def test_a_cut_off_line_is_named_and_its_unit_measured_again(tmp_path: Path) -> None:
+    plan = lane_plan(tmp_path, [cell_config("ar")])
+    run(plan)
+    shard = next((tmp_path / "records").glob("runs-*"))
+    shard.write_bytes(shard.read_bytes()[:-20])
+    show = Said()
+    with pytest.warns(match="record left out"):
+        summary = run(plan, show)
+        list(read_table(tmp_path, "runs"))
+    assert (summary.measured, summary.reused) == (1, 1)
+    assert any("record left out" in line for line in show.lines)
+
+
+def test_a_disk_that_is_full_stops_the_lane_and_keeps_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = RecordWriter.write_unit
+    calls = []
+
+    def full(self: RecordWriter, record: Any, **tables: Any) -> None:
+        calls.append(record)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device", str(self.folder))
+        write(self, record, **tables)
+
+    monkeypatch.setattr(RecordWriter, "write_unit", full)
+    with pytest.raises(OSError, match="No space left"):
+        run(lane_plan(tmp_path, [cell_config("ar"), cell_config("ssm")]))
+    assert [run["status"] for run in runs(tmp_path)] == ["ok", "ok"]
+
+
+def test_ten_thousand_finished_units_are_skipped_without_starting_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paradigms import lane
+
+    configs = [cell_config("ar", length) for length in range(1, 1001)]
+    plan = lane_plan(tmp_path, configs, rounds=10)
+    writer = RecordWriter(tmp_path, "earlier")
+    keys = [unit.key for unit in lane._Lane(plan, Said(), "c0de", "m1").units()]
+    assert len(set(keys)) == 10_000
+    writer._append("runs", [{"key": key, "status": "ok"} for key in keys])
+    monkeypatch.setattr(lane, "start_server", lambda _: pytest.fail("nothing has to run"))
+    assert run(plan).reused == 10_000
