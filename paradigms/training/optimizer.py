@@ -1,0 +1,55 @@
+"""One optimizer for every model: Muon on the matrices, AdamW on the rest.
+
+Muon (orthogonalised momentum) learnt two to three times as much as AdamW in the same steps at this size, and most of all for the
+denoiser, which otherwise stays long on the plateau of single-token statistics. Its update is scaled to the size of
+AdamW's, so that both share one learning rate (2502.16982).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from paradigms.models.stack import Model
+
+
+class Optimizer:
+    """Steps all parameters at one learning rate; its state can be saved as plain tensors and taken up again exactly."""
+
+    def __init__(self, model: Model, *, weight_decay: float) -> None:
+        self._names = {parameter: name for name, parameter in model.named_parameters()}
+        matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and name.endswith(".weight") and "embedding" not in name]
+        others = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
+        self._parts = (
+            torch.optim.Muon(matrices, lr=0.0, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=0.0, weight_decay=0.0, betas=(0.9, 0.95)),
+        )
+
+    def step(self, rate: float) -> None:
+        """Update the parameters from their gradients, and clear these."""
+        for part in self._parts:
+            for group in part.param_groups:
+                group["lr"] = rate
+            part.step()
+            part.zero_grad()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """State as name -> tensor."""
+        return {f"{self._names[p]}/{key}": torch.as_tensor(value) for p, key, value in self._entries()}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Take up a state that `tensors` gave."""
+        by_name = {name: parameter for parameter, name in self._names.items()}
+        owner = {p: part for part in self._parts for group in part.param_groups for p in group["params"]}
+        for name, value in tensors.items():
+            parameter_name, key = name.rsplit("/", 1)
+            parameter = by_name[parameter_name]
+            owner[parameter].state[parameter][key] = value.to(parameter.device) if value.dim() else value
+
+    def _entries(self) -> Iterator[tuple[Tensor, str, Tensor]]:
+        for part in self._parts:
+            for parameter, entry in part.state.items():
+                for key, value in entry.items():
+                    yield parameter, key, value

@@ -1,0 +1,82 @@
+"""How a model is trained: everything that decides the result, in one frozen description.
+
+The same recipe serves every paradigm: same tokens in the same order, same optimizer, same budget, same small grid of learning
+rates. Only the objective differs, and the model decides that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A training run.
+
+    Attributes:
+        num_tokens: budget of training tokens, repetitions counted.
+        batch_tokens: tokens of a step.
+        lengths: sequence lengths (begin-of-text included), one a step in turn, so that short and long texts are both learnt.
+        learning_rates: the grid; with more than one, each is tried for `probe_tokens` and the best on validation text is taken.
+        probe_tokens: budget of one trial.
+        warmup_steps: linear warm-up; after it the rate falls linearly to zero.
+        weight_decay: of matrices.
+        clip_norm: gradient norm at most.
+        num_validations: evenly spaced over the run; the best checkpoint among them is kept.
+        validation_windows, validation_len: windows of validation text, and their length in tokens.
+        seed: initial weights, batches and masks follow from it.
+    """
+
+    num_tokens: int
+    batch_tokens: int = 2048
+    lengths: tuple[int, ...] = (128, 128, 256, 576)
+    learning_rates: tuple[float, ...] = (4e-3,)
+    probe_tokens: int = 400_000
+    warmup_steps: int = 50
+    weight_decay: float = 0.1
+    clip_norm: float = 1.0
+    num_validations: int = 25
+    validation_windows: int = 24
+    validation_len: int = 512
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lengths", tuple(self.lengths))
+        object.__setattr__(self, "learning_rates", tuple(self.learning_rates))
+        for name in ("num_tokens", "batch_tokens", "probe_tokens", "num_validations", "validation_windows", "validation_len"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"train.{name}={getattr(self, name)} must be at least 1")
+        if not self.learning_rates or min(self.learning_rates) <= 0:
+            raise ValueError(f"train.learning_rates={list(self.learning_rates)} must be a list of positive numbers")
+        if not self.lengths or min(self.lengths) < 2:
+            raise ValueError(f"train.lengths={list(self.lengths)} must be a list of lengths of at least 2")
+        if max(self.lengths) > self.batch_tokens:
+            raise ValueError(
+                f"train.batch_tokens={self.batch_tokens} is less than one row of {max(self.lengths)} tokens (train.lengths)"
+            )
+
+    @property
+    def longest(self) -> int:
+        """Positions that the model has seen in training."""
+        return max(self.lengths)
+
+    def batch_shape(self, step: int) -> tuple[int, int]:
+        """(rows, length) of a step."""
+        length = self.lengths[step % len(self.lengths)]
+        return self.batch_tokens // length, length
+
+    def num_steps(self, num_tokens: int) -> int:
+        """Steps whose batches together have at least `num_tokens` tokens."""
+        cycle = [rows * length for rows, length in map(self.batch_shape, range(len(self.lengths)))]
+        steps, left = divmod(num_tokens, sum(cycle))
+        steps *= len(cycle)
+        for tokens in cycle:
+            if left <= 0:
+                break
+            steps, left = steps + 1, left - tokens
+        return steps
+
+    def rate_at(self, step: int, num_steps: int, peak: float) -> float:
+        """Learning rate of a step: linear up to `peak`, then linear down to zero."""
+        warmup = min(self.warmup_steps, max(1, num_steps // 10))
+        return peak * min((step + 1) / warmup, (num_steps - step) / max(1, num_steps - warmup))

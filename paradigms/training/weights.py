@@ -1,0 +1,241 @@
+"""Where a cell's weights come from: the zoo that ships with the package, a training, a folder, or nowhere (random).
+
+Each source is a config that names the identity of its weights before they are loaded (it enters the unit's key), says what the weights may
+be used for, and loads them. A source that trains does so once: the result lies in a folder under a hash of everything that determines it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from paradigms import zoo
+from paradigms.data.splits import Corpus
+from paradigms.data.stream import evaluation_windows, token_stream
+from paradigms.data.tokenizers import Tokenizer
+from paradigms.measure.environment import code_hash, machine_line
+from paradigms.models.config import ModelConfig
+from paradigms.models.stack import Model
+from paradigms.quality.likelihood import Likelihood
+from paradigms.records import content_hash
+from paradigms.training import checkpoint
+from paradigms.training.loop import Report, train, validate
+from paradigms.training.recipe import Recipe
+
+CHECKPOINTS = Path("runs/checkpoints")
+HELDOUT_WINDOW = 512
+HELDOUT_MASKS = 16
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model ready to be measured.
+
+    Attributes:
+        model: float32, on the CPU.
+        tokenizer: the one that the model was trained with.
+        checkpoint: identity; equal weights have equal ones.
+        card: how they came about; empty for random weights.
+    """
+
+    model: Model
+    tokenizer: Tokenizer
+    checkpoint: str
+    card: Mapping[str, Any]
+
+
+class CorpusConfig(Protocol):
+    def load(self) -> Corpus: ...
+
+
+class TokenizerConfig(Protocol):
+    def load(self, corpus: Corpus, /) -> Tokenizer: ...
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The model that a cell asks for, and the text it lives on."""
+
+    model: ModelConfig
+    corpus: CorpusConfig
+    tokenizer: TokenizerConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zoo:
+    """The small trained models that ship with the package."""
+
+    source: str = "zoo"
+
+    def trained_len(self, wanted: Wanted) -> int:
+        return zoo.find(wanted.model)[1]["recipe"]["longest"]
+
+    def checkpoint_id(self, wanted: Wanted) -> str:
+        return zoo.find(wanted.model)[1]["weights_sha256"][:16]
+
+    def load(self, wanted: Wanted, report: Report) -> Weights:
+        folder, card = zoo.find(wanted.model)
+        return _from_folder(folder, card, self.checkpoint_id(wanted))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedCheckpoint:
+    """A checkpoint folder of one's own: model.safetensors, tokenizer.json, card.json."""
+
+    path: str
+    source: str = "checkpoint"
+
+    def trained_len(self, wanted: Wanted) -> int:
+        return self._card(wanted)["recipe"]["longest"]
+
+    def checkpoint_id(self, wanted: Wanted) -> str:
+        return self._card(wanted)["weights_sha256"][:16]
+
+    def load(self, wanted: Wanted, report: Report) -> Weights:
+        return _from_folder(Path(self.path), self._card(wanted), self.checkpoint_id(wanted))
+
+    def _card(self, wanted: Wanted) -> dict[str, Any]:
+        card = checkpoint.read_card(Path(self.path))
+        if difference := zoo.differences(wanted.model, checkpoint.model_config(card)):
+            raise ValueError(f"train.path={self.path} holds another model than the config: {difference}")
+        return card
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomWeights:
+    """Fresh weights, for latency and memory only: what depends on the values drawn is refused."""
+
+    seed: int = 0
+    source: str = "random"
+
+    def trained_len(self, wanted: Wanted) -> None:
+        """Nothing was learnt, so no length is beyond it."""
+
+    def checkpoint_id(self, wanted: Wanted) -> str:
+        return content_hash(["random", self.seed, checkpoint.config_dict(wanted.model)])
+
+    def load(self, wanted: Wanted, report: Report) -> Weights:
+        torch.manual_seed(self.seed)
+        tokenizer = wanted.tokenizer.load(wanted.corpus.load())
+        return Weights(wanted.model.build(), tokenizer, self.checkpoint_id(wanted), {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedHere(Recipe):
+    """Weights trained afresh by a recipe, once; a second run finds them in runs/checkpoints/."""
+
+    source: str = "train"
+
+    def trained_len(self, wanted: Wanted) -> int:
+        return self.longest
+
+    def checkpoint_id(self, wanted: Wanted) -> str:
+        corpus = _load_corpus(wanted.corpus)
+        return content_hash(
+            {
+                "model": checkpoint.config_dict(wanted.model),
+                "recipe": dataclasses.asdict(self),
+                "corpus": corpus.sha256,
+                "tokenizer": _load_tokenizer(wanted.tokenizer, wanted.corpus).sha256,
+                "code": code_hash("models", "training", "data"),
+                "torch": torch.__version__,
+                "device": _device().type,
+                "machine": platform.machine(),
+            }
+        )
+
+    def load(self, wanted: Wanted, report: Report) -> Weights:
+        folder = CHECKPOINTS / self.checkpoint_id(wanted)
+        if not (folder / checkpoint.CARD).exists():
+            self._train(wanted, folder, report)
+        return _from_folder(folder, checkpoint.read_card(folder), folder.name)
+
+    def _train(self, wanted: Wanted, folder: Path, report: Report) -> None:
+        corpus, tokenizer = _load_corpus(wanted.corpus), _load_tokenizer(wanted.tokenizer, wanted.corpus)
+        if self.longest > wanted.model.max_positions:
+            raise ValueError(
+                f"train.lengths has {self.longest}, more than model.max_positions={wanted.model.max_positions}"
+            )
+        streams = {split: token_stream(corpus, tokenizer, split) for split in ("train", "validation", "heldout")}
+        started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+        def run(name: str, num_tokens: int, rate: float):  # noqa: ANN202
+            return train(
+                wanted.model,
+                self,
+                streams,
+                tokenizer,
+                num_tokens=num_tokens,
+                learning_rate=rate,
+                device=_device(),
+                resume_from=folder / f"{name}.unfinished.safetensors",
+                report=lambda what, done, total: report(f"{name}: {what}", done, total),
+            )
+
+        trials: dict[str, float] = {}
+        if len(self.learning_rates) > 1:
+            for rate in self.learning_rates:
+                trials[str(rate)] = run(f"trial at rate {rate:g}", self.probe_tokens, rate).best_bits_per_byte
+        chosen = min(self.learning_rates, key=lambda rate: trials.get(str(rate), 0.0))
+        trained = run("training", self.num_tokens, chosen)
+        model = wanted.model.build()
+        model.load_state_dict(trained.best)
+        card = {
+            "model": checkpoint.config_dict(wanted.model),
+            "parameters": wanted.model.num_parameters(),
+            "recipe": {**dataclasses.asdict(self), "longest": self.longest},
+            "corpus": {"name": corpus.name, "sha256": corpus.sha256, "num_bytes": dict(corpus.num_bytes)},
+            "tokenizer_sha256": tokenizer.sha256,
+            "learning_rate": chosen,
+            "trials_bits_per_byte": trials,
+            "tokens_seen": trained.curve[-1]["tokens"],
+            "epochs": trained.curve[-1]["tokens"] / len(streams["train"]),
+            "best_step": trained.best_step,
+            "seconds": trained.seconds,
+            "peak_bytes": trained.peak_bytes,
+            "threads": torch.get_num_threads(),
+            "machine": machine_line(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "started": started,
+            "curve": trained.curve,
+        }
+        checkpoint.write_checkpoint(folder, trained.best, tokenizer, card)
+        for rest in folder.glob("*.unfinished.safetensors"):
+            rest.unlink()
+
+
+def heldout_likelihood(weights: Weights, corpus: Corpus, *, num_masks: int = HELDOUT_MASKS) -> Likelihood:
+    """Bits per byte of the whole held-out split: windows of 512 tokens behind begin-of-text, none overlapping."""
+    windows = evaluation_windows(token_stream(corpus, weights.tokenizer, "heldout"), window=HELDOUT_WINDOW)
+    return validate(weights.model, windows, weights.tokenizer, num_masks=num_masks)
+
+
+def _from_folder(folder: Path, card: Mapping[str, Any], checkpoint_id: str) -> Weights:
+    model = checkpoint.load_model(folder, card)
+    return Weights(model, Tokenizer.from_file(folder / checkpoint.TOKENIZER), checkpoint_id, card)
+
+
+@lru_cache(maxsize=4)
+def _load_corpus(config: CorpusConfig) -> Corpus:
+    return config.load()
+
+
+@lru_cache(maxsize=4)
+def _load_tokenizer(config: TokenizerConfig, corpus: CorpusConfig) -> Tokenizer:
+    return config.load(_load_corpus(corpus))
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+WeightSource = Zoo | SavedCheckpoint | RandomWeights | TrainedHere
