@@ -1,0 +1,82 @@
+"""Our attention stack as transformers' `LlamaForCausalLM`: the same function of the same storage, nothing copied."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor
+
+from paradigms.models.stack import Model
+
+_converted: WeakKeyDictionary[Model, Any] = WeakKeyDictionary()
+
+
+def as_llama(model: Model) -> Any:
+    """A `LlamaForCausalLM` whose parameters are views of the model's; made once a model.
+
+    Raises:
+        ValueError: the stack is not attention and feed-forward in turn, or sees the whole canvas.
+    """
+    llama = _converted.get(model)
+    if llama is None or llama.lm_head.weight.data_ptr() != model.embedding.weight.data_ptr():
+        llama = _converted[model] = _convert(model)
+    return llama
+
+
+def _convert(model: Model) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = model.config
+    if config.block != "AF" or not config.causal:
+        raise ValueError(
+            f"model.block={config.block!r} with causal={config.causal} is no Llama; transformers_generate needs "
+            "model.block=AF and model.causal=true"
+        )
+    llama_config = LlamaConfig(
+        vocab_size=config.vocab_size,
+        hidden_size=config.d_model,
+        intermediate_size=config.ff_width,
+        num_hidden_layers=config.num_blocks,
+        num_attention_heads=config.num_heads,
+        num_key_value_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        max_position_embeddings=config.max_positions,
+        rms_norm_eps=model.norm.eps,
+        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+        attn_implementation="sdpa",
+    )
+    llama = LlamaForCausalLM(llama_config).to(device=model.device, dtype=model.dtype)
+    llama.load_state_dict(_llama_weights(model), strict=True, assign=True)
+    llama.tie_weights()
+    return llama.eval().requires_grad_(False)
+
+
+def _llama_weights(model: Model) -> dict[str, Tensor]:
+    """The model's weights under Llama's names, fused matrices as views of their parts."""
+    c, ours = model.config, model.state_dict()
+    heads = [num * c.head_dim for num in (c.num_heads, c.num_kv_heads, c.num_kv_heads)]
+    weights = {
+        "model.embed_tokens.weight": ours["embedding.weight"],
+        "lm_head.weight": ours["embedding.weight"],
+        "model.norm.weight": ours["norm.weight"],
+    }
+    for i in range(c.num_blocks):
+        attention, feed_forward, block = f"layers.{2 * i}", f"layers.{2 * i + 1}", f"model.layers.{i}"
+        q, k, v = ours[f"{attention}.mixer.qkv.weight"].split(heads)
+        gate, up = ours[f"{feed_forward}.mixer.gate_up.weight"].chunk(2)
+        weights |= {
+            f"{block}.input_layernorm.weight": ours[f"{attention}.norm.weight"],
+            f"{block}.self_attn.q_proj.weight": q,
+            f"{block}.self_attn.k_proj.weight": k,
+            f"{block}.self_attn.v_proj.weight": v,
+            f"{block}.self_attn.o_proj.weight": ours[f"{attention}.mixer.out.weight"],
+            f"{block}.post_attention_layernorm.weight": ours[f"{feed_forward}.norm.weight"],
+            f"{block}.mlp.gate_proj.weight": gate,
+            f"{block}.mlp.up_proj.weight": up,
+            f"{block}.mlp.down_proj.weight": ours[f"{feed_forward}.mixer.down.weight"],
+        }
+    return weights

@@ -1,0 +1,198 @@
+"""`transformers` generate as a peer of the native autoregressive decoder, on the very same weights.
+
+Peers run in their best documented setting: a growing cache (`DynamicCache`), SDPA attention, logits of the last column
+only, and no logits processor but the one that keeps the mask token out, as the native decoder does. Tokens come as they
+come to users of the library: `generate` runs in a thread and hands each token to a streamer; the events are what the
+reader's side sees.
+
+Draws come from torch's generator in float32, so sampled texts differ from the native ones; greedy ones do not.
+
+Dimension letters: B requests, T columns of the padded prompts.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils import _python_dispatch as dispatch
+
+from paradigms.decoding.prompts import right_align
+from paradigms.decoding.sampling import Sampling
+from paradigms.decoding.stopping import Vocabulary, finish
+from paradigms.engines.llama import as_llama
+from paradigms.models.stack import Model
+from paradigms.paradigm import Event, Request, StateBytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformersGenerate(Sampling):
+    """Decoding by `transformers`.
+
+    Attributes:
+        use_cache: False reads the whole text again at each step.
+    """
+
+    use_cache: bool = True
+    engine: ClassVar[str] = "transformers"
+    depends_on_values: ClassVar[bool] = False
+
+    def check(self, *, causal: bool, noise: str | None, output_len: int) -> None:
+        """Raise ValueError when this engine cannot drive such a model."""
+        if noise is not None or not causal:
+            raise ValueError(
+                "decoder=transformers_generate needs a causal model, and this one sees the whole canvas "
+                "(model.causal=false); use a masked-diffusion decoder"
+            )
+
+    def decode(self, model: Model, requests: Sequence[Request], vocabulary: Vocabulary) -> Iterator[Event]:
+        """One event a forward, each with one token of every row.
+
+        Raises:
+            ValueError: a model that is no Llama, or requests of which only some ignore end-of-text.
+        """
+        natural = {not request.ignore_eos for request in requests}
+        if len(natural) > 1:
+            raise ValueError(
+                "generate ends all rows of a batch by one rule; let all requests ignore end-of-text, or none"
+            )
+        llama = as_llama(model)
+        prompt_BT, lengths = right_align([request.prompt for request in requests], model.device)
+        B, T = prompt_BT.shape
+        prompt_lens = lengths or [T] * B
+        arguments, cache = self._arguments(llama, prompt_BT, prompt_lens)
+        arguments["generation_config"] = self._config(requests, vocabulary, natural=natural.pop())
+
+        def generate(streamer: _Streamer) -> None:
+            if self.temperature > 0:
+                torch.manual_seed(requests[0].seed)
+            llama.generate(**arguments, streamer=streamer)
+
+        rows: list[list[int]] = [[] for _ in requests]
+        unfinished = set(range(B))
+        with _stream(generate) as tokens:
+            for n, token_B in enumerate(tokens):
+                finished: dict[int, str] = {}
+                for row, token in enumerate(token_B.tolist()):
+                    rows[row].append(token)
+                    if row in unfinished and (ended := finish(requests[row], rows[row], vocabulary)):
+                        finished[row] = ended[0]
+                unfinished -= finished.keys()
+                yield Event(
+                    phase="decode" if n else "prefill",
+                    positions_K=(n,),
+                    token_ids_BK=token_B[:, None],
+                    forwards={"model": 1},
+                    positions_computed=B * (1 if n and self.use_cache else T + n),
+                    finished=finished,
+                    state=_state_bytes(cache, prompt_lens, n) if cache is not None else None,
+                )
+                if not unfinished:
+                    return
+
+    def _arguments(self, llama: Any, prompt_BT: Tensor, prompt_lens: Sequence[int]) -> tuple[dict[str, Any], Any]:
+        """What generate is given, and the cache among it."""
+        from transformers import DynamicCache
+
+        column_T = torch.arange(prompt_BT.shape[1], device=prompt_BT.device)
+        pads_B1 = prompt_BT.shape[1] - torch.tensor(prompt_lens, device=prompt_BT.device)[:, None]
+        arguments: dict[str, Any] = {"inputs": prompt_BT, "attention_mask": (column_T >= pads_B1).long()}
+        if not self.use_cache:
+            return arguments, None
+        cache = DynamicCache(config=llama.config)
+        renamed = "cache" in inspect.signature(llama.forward).parameters  # by transformers 5.24
+        arguments["cache" if renamed else "past_key_values"] = cache
+        return arguments, cache
+
+    def _config(self, requests: Sequence[Request], vocabulary: Vocabulary, *, natural: bool) -> Any:
+        from transformers import GenerationConfig
+
+        greedy = self.temperature == 0
+        sampling = {"temperature": self.temperature, "top_k": self.top_k or 0, "top_p": self.top_p or 1.0}
+        return GenerationConfig(
+            max_new_tokens=max(request.max_new_tokens for request in requests),
+            use_cache=self.use_cache,
+            eos_token_id=vocabulary.eos_id if natural else None,
+            pad_token_id=vocabulary.eos_id,
+            suppress_tokens=[vocabulary.mask_id],
+            do_sample=not greedy,
+            **({} if greedy else sampling),
+        )
+
+
+def _state_bytes(cache: Any, prompt_lens: Sequence[int], n: int) -> Callable[[], StateBytes]:
+    """Bytes when n + 1 tokens are out, the newest not read back yet; the engine may be further when somebody asks."""
+
+    def state() -> StateBytes:
+        column_bytes = sum(layer.keys[0, :, 0].nbytes + layer.values[0, :, 0].nbytes for layer in cache.layers)
+        used = sum(length + n for length in prompt_lens)
+        return StateBytes(used * column_bytes, len(prompt_lens) * (max(prompt_lens) + n) * column_bytes)
+
+    return state
+
+
+class _Closed(Exception):
+    """Nobody reads any more."""
+
+
+class _Streamer:
+    """What generate calls with the prompt and with every step's tokens; raising in it is what ends generate early."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[Tensor | BaseException | None] = SimpleQueue()
+        self.closed = False
+        self._prompt_seen = False
+
+    def put(self, tokens: Tensor) -> None:
+        if self.closed:
+            raise _Closed
+        if self._prompt_seen:
+            self.queue.put(tokens)
+        self._prompt_seen = True
+
+    def end(self) -> None:
+        self.queue.put(None)
+
+
+@contextmanager
+def _stream(generate: Callable[[_Streamer], None]) -> Iterator[Iterator[Tensor]]:
+    """The tokens that `generate` hands to its streamer, one tensor a step; on leaving, its thread has ended.
+
+    Dispatch modes belong to a thread, so the caller's (a memory probe) are set in the new one as well.
+    """
+    streamer, modes = _Streamer(), dispatch._get_current_dispatch_mode_stack()
+
+    def work() -> None:
+        for mode in modes:
+            dispatch._push_mode(mode)
+        try:
+            with torch.inference_mode():
+                generate(streamer)
+        except _Closed:
+            pass
+        except BaseException as error:
+            streamer.queue.put(error)
+        finally:
+            for _ in modes:
+                dispatch._pop_mode()
+
+    def tokens() -> Iterator[Tensor]:
+        while (item := streamer.queue.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    thread = Thread(target=work, name="transformers-generate", daemon=True)
+    thread.start()
+    try:
+        yield tokens()
+    finally:
+        streamer.closed = True
+        thread.join()
