@@ -113,11 +113,13 @@ class FakeDiffusion(FakeParadigm):
     Attributes:
         num_steps: at most L.
         seed: of the order.
+        eos_at: row -> position of its end-of-text token; the row is cut behind it when the canvas is full.
     """
 
     num_steps: int = 4
     step_s: float = 0.2
     seed: int = 0
+    eos_at: Mapping[int, int] = field(default_factory=dict)
 
     def order(self, length: int) -> list[int]:
         """Step in which each position becomes final."""
@@ -142,7 +144,10 @@ class FakeDiffusion(FakeParadigm):
                 final_BK=(step_of == step).expand(len(requests), length),
                 forwards={"model": 1},
                 positions_computed=len(requests) * total_len,
-                finished=dict.fromkeys(range(len(requests)), "length") if last else {},
+                finished={row: "eos" if row in self.eos_at else "length" for row in range(len(requests))}
+                if last
+                else {},
+                num_committed={row: end + 1 for row, end in self.eos_at.items()} if last else {},
             )
 
 

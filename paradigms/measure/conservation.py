@@ -30,6 +30,24 @@ def check_end(row: int, reason: str, step: int, *, end_steps: Sequence[int | Non
         raise ConservationError(f"row {row}: finish reason {reason!r} is not one of {', '.join(FINISH_REASONS)}")
 
 
+def check_cut(
+    row: int, num_tokens: int, step: int, *, finished: Mapping[int, str], positions: Mapping[int, object]
+) -> None:
+    """The length of a row that ends before what was final: said by the event that ends it, and no longer than what was.
+
+    Args:
+        finished: rows that the event ends.
+        positions: of the row, final so far.
+    """
+    if row not in finished:
+        raise ConservationError(f"event {step} commits {num_tokens} tokens of row {row}, which it does not end")
+    missing = next((position for position in range(num_tokens) if position not in positions), None)
+    if num_tokens < 0 or missing is not None:
+        raise ConservationError(
+            f"event {step} commits {num_tokens} tokens of row {row}, but position {missing} is not final"
+        )
+
+
 def check_events(events: Sequence[Event], times_s: Sequence[float]) -> None:
     """A stamp before the first event and one for each; time never goes back; somebody has worked.
 

@@ -18,16 +18,16 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
-_WRAPS_LITERALS = (torch.ops.aten.lift_fresh.default,)  # its operand was made a moment ago, by torch.tensor
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 @dataclass(slots=True)
@@ -122,21 +122,19 @@ class _StorageTracker(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is not torch.ops.prim.device.default:
+        is_composite, makes_operand, may_resize = _traits(func)
+        if is_composite:
             with self:  # in inference mode composite operators come whole: look at what they are made of
-                result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        for leaf in tree_leaves((args, kwargs)):
-            if isinstance(leaf, torch.Tensor):
-                self._see(leaf, is_new=func in _WRAPS_LITERALS or leaf.dim() == 0)  # a Python number, as an operand
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
+        operands = _tensors((*args, *kwargs.values()))
+        for tensor in operands:
+            self._see(tensor, is_new=makes_operand or tensor.dim() == 0)  # a Python number is born as an operand
         result = func(*args, **kwargs)
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self._see(leaf, is_new=True)
-        for leaf in tree_leaves((args, kwargs)):  # an operator may have resized what it was given
-            if isinstance(leaf, torch.Tensor):
-                self._see(leaf, is_new=True)
+        for tensor in _tensors((result,)):
+            self._see(tensor, is_new=True)
+        if may_resize:
+            for tensor in operands:
+                self._see(tensor, is_new=True)
         return result
 
     def stop(self) -> None:
@@ -145,7 +143,7 @@ class _StorageTracker(TorchDispatchMode):
             finalizer.detach()
 
     def _see(self, tensor: torch.Tensor, *, is_new: bool) -> None:
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        if not tensor.is_cpu or tensor.layout is not torch.strided:
             return
         storage = tensor.untyped_storage()
         address, size = storage._cdata, storage.nbytes()
@@ -166,6 +164,25 @@ class _StorageTracker(TorchDispatchMode):
     def _forget(self, address: int) -> None:
         self._grown_bytes -= self._sizes.pop(address)
         del self._finalizers[address]
+
+
+@cache
+def _traits(func: Any) -> tuple[bool, bool, bool]:
+    """Whether an operator is a mere sequence of others, is given what was just made, may resize its operands."""
+    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE)
+    wraps_literal = func is torch.ops.aten.lift_fresh.default  # how torch.tensor ends
+    return is_composite, wraps_literal, func._schema.is_mutable
+
+
+def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
+    """Tensors among an operator's operands or results, which hold at most lists of them."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(item for item in value if isinstance(item, torch.Tensor))
+    return found
 
 
 def _reset_peak_rss() -> bool:

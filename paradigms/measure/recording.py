@@ -28,7 +28,7 @@ class RowRecording:
     """What became of one request.
 
     Attributes:
-        token_ids: committed tokens; also called n of them.
+        token_ids: the n committed tokens.
         steps: per position, index of the event that made it final.
         t_final_s, t_stream_s: per position.
         ttft_s: None when nothing was committed.
@@ -144,6 +144,11 @@ class Committed:
     steps: dict[int, int]
     end_step: int | None = None
     reason: str | None = None
+
+    def cut(self, num_tokens: int) -> None:
+        """Take back what stands behind the first `num_tokens` positions."""
+        for position in [position for position in self.ids if position >= num_tokens]:
+            del self.ids[position], self.steps[position]
 
 
 def derive(

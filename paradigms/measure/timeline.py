@@ -4,8 +4,9 @@
 detokenises them in stream order before the stamp is taken, as a server must. The two never mix in one comparison.
 
 How events are read: a position is committed by the event that marks it final. The event that ends a row still commits
-what it marks final; later ones commit nothing for that row. With `device`, tensors are read when the run is over, so a
-decoder hands out tensors that nobody writes to again where they are final, and masks that nobody writes to at all.
+what it marks final, unless it cuts the row shorter; later ones commit nothing for that row. With `device`, tensors are
+read when the run is over, so a decoder hands out tensors that nobody writes to again where they are final, and masks
+that nobody writes to at all.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from paradigms.measure.clock import Clock
-from paradigms.measure.conservation import ConservationError, check_end, check_events
+from paradigms.measure.conservation import ConservationError, check_cut, check_end, check_events
 from paradigms.measure.recording import Committed, Recording, derive
 from paradigms.paradigm import Event, Paradigm, Request
 from paradigms.workload import TIMELINES
@@ -71,7 +72,7 @@ def record(
             raise ValueError("timeline='delivered' detokenises as it goes; give it a stream_decoder")
         delivery = _Delivery(reader, stream_decoder)
         stamps, events = _run_delivered(paradigm, requests, clock, delivery)
-        texts = ["".join(pieces) for pieces in delivery.pieces]
+        texts = delivery.texts()
     times_s = clock.read(stamps)
     check_events(events, times_s)
     return derive(requests, events, times_s[1:], reader.rows, texts)
@@ -132,6 +133,9 @@ class _Reader:
         for index, reason in event.finished.items():
             check_end(index, reason, self._step, end_steps=[row.end_step for row in self.rows])
             self.rows[index].end_step, self.rows[index].reason = self._step, reason
+        for index, num_tokens in event.num_committed.items():
+            check_cut(index, num_tokens, self._step, finished=event.finished, positions=self.rows[index].ids)
+            self.rows[index].cut(num_tokens)
         self._step += 1
 
     def _commit(self, positions_K: Sequence[int], token_ids_BK: torch.Tensor, final_BK: torch.Tensor | None) -> None:
@@ -167,7 +171,7 @@ class _Delivery:
     """Detokenises, after each event, the next stretch of each row that has no hole before it."""
 
     def __init__(self, reader: _Reader, stream_decoder: Callable[[], StreamDecoder]) -> None:
-        self.reader = reader
+        self.reader, self.make_decoder = reader, stream_decoder
         self.decoders = [stream_decoder() for _ in reader.rows]
         self.pieces: list[list[str]] = [[] for _ in reader.rows]
         self._num_streamed = [0] * len(reader.rows)
@@ -184,3 +188,13 @@ class _Delivery:
                 self._num_streamed[row] = end
             if row in event.finished:
                 self.pieces[row].append(self.decoders[row].finish())
+
+    def texts(self) -> list[str]:
+        """Each row's text; where more was streamed than the row's end let stand, that of the tokens which stand."""
+        texts = []
+        for state, pieces, num_streamed in zip(self.reader.rows, self.pieces, self._num_streamed, strict=True):
+            if num_streamed > len(state.ids):
+                decoder = self.make_decoder()
+                pieces = [decoder.feed([state.ids[position] for position in sorted(state.ids)]), decoder.finish()]
+            texts.append("".join(pieces))
+        return texts

@@ -155,6 +155,21 @@ def test_a_row_may_end_with_nothing():
     assert row["finish_reason"] == "eos"
 
 
+def test_a_canvas_with_an_end_of_text_is_cut_behind_it():
+    requests = make_requests(2, output_len=8, ignore_eos=False)
+    whole = run(FakeDiffusion(clock=FakeClock(), num_steps=4, step_s=0.25), requests).rows[0]
+    cut = run(FakeDiffusion(clock=FakeClock(), num_steps=4, step_s=0.25, eos_at={0: 2}), requests)
+    row = cut.rows[0]
+    assert row.token_ids == whole.token_ids[:3]
+    assert row.t_stream_s == whole.t_stream_s[:3]
+    assert row.e2e_s == whole.e2e_s == 1.0  # all steps were waited for
+    assert sum(row.chunk_tokens) == 3
+    assert (row.finish_reason, cut.rows[1].finish_reason) == ("eos", "length")
+    assert len(cut.token_ids[1]) == 8
+    assert [len(tokens) for tokens in cut.token_ids] == [3, 8]
+    assert len(cut.token_rows()) == 11
+
+
 def test_an_end_that_is_announced_late_counts_in_e2e():
     clock = FakeClock()
 
@@ -226,6 +241,17 @@ def test_delivery_stops_where_the_row_ends():
     paradigm = autoregressive(eos_at={0: 1})
     recording = run(paradigm, requests, timeline="delivered", stream_decoder=SpellingDecoder)
     assert [row.text for row in recording.rows] == [spell(requests[0], 2), spell(requests[1], 6)]
+
+
+def test_delivered_text_does_not_go_beyond_a_cut():
+    class InOrder(FakeDiffusion):
+        def order(self, length):
+            return [position * self.num_steps // length for position in range(length)]
+
+    requests = make_requests(2, output_len=8, ignore_eos=False)
+    paradigm = InOrder(clock=FakeClock(), num_steps=4, eos_at={0: 2})
+    recording = run(paradigm, requests, timeline="delivered", stream_decoder=SpellingDecoder)
+    assert [row.text for row in recording.rows] == [spell(requests[0], 3), spell(requests[1], 8)]
 
 
 def test_detokenising_is_inside_the_delivered_time_and_in_stream_order():
@@ -308,6 +334,21 @@ def run_on(index, event):
     return [event, Event(phase="decode", forwards={"model": 1})] if event.finished else [event]
 
 
+def cut_too_early(index, event):
+    event.num_committed = {0: 1} if index == 1 else {}
+    return [event]
+
+
+def cut_too_long(index, event):
+    event.num_committed = {0: 9} if event.finished else {}
+    return [event]
+
+
+def cut_a_fixed_length(index, event):
+    event.num_committed = {0: 2} if event.finished else {}
+    return [event]
+
+
 def run_nothing(index, event):
     event.forwards = {}
     return [event]
@@ -364,6 +405,9 @@ def too_many(index, event):
         (end_for_no_reason, "finish reason 'bored' is not one of length, eos, stop_string"),
         (end_by_eos, "row 0 ends by 'eos' although its length is fixed"),
         (run_on, "event 4 works although every row has ended by event 3"),
+        (cut_too_early, "event 1 commits 1 tokens of row 0, which it does not end"),
+        (cut_too_long, "event 3 commits 9 tokens of row 0, but position 4 is not final"),
+        (cut_a_fixed_length, "row 0: 2 tokens committed, 4 requested"),
         (run_nothing, "counts no forward"),
         (run_backwards, "event 1 counts backwards"),
         (forget_positions, "event 0 carries tokens but says no positions"),
