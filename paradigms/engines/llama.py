@@ -25,7 +25,7 @@ def as_llama(model: Model) -> Any:
 
 
 def _convert(model: Model) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoModelForCausalLM, LlamaConfig
 
     config = model.config
     if config.block != "AF" or not config.causal:
@@ -47,9 +47,9 @@ def _convert(model: Model) -> Any:
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=None,
-        attn_implementation="sdpa",
     )
-    llama = LlamaForCausalLM(llama_config).to(device=model.device, dtype=model.dtype)
+    llama = AutoModelForCausalLM.from_config(llama_config, attn_implementation="sdpa")
+    llama = llama.to(device=model.device, dtype=model.dtype)
     llama.load_state_dict(_llama_weights(model), strict=True, assign=True)
     llama.tie_weights()
     return llama.eval().requires_grad_(False)
