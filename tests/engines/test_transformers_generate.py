@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from paradigms.decoding.autoregressive import Autoregressive
+from paradigms.decoding.native import NativeParadigm
 from paradigms.engines.llama import as_llama
 from paradigms.engines.transformers_generate import TransformersGenerate
 from paradigms.measure.clock import HostClock
@@ -23,20 +24,6 @@ class Vocabulary:
 
     def decode(self, ids):
         return "".join(chr(ord("0") + i) for i in ids)
-
-
-class Runner:
-    """A paradigm of a model and a decoder."""
-
-    def __init__(self, model, decoder) -> None:
-        self.model, self.decoder = model, decoder
-        self.parameters, self.weight_bytes = model.config.num_parameters(), model.weight_bytes
-
-    def run(self, requests):
-        return self.decoder.decode(self.model, requests, Vocabulary())
-
-    def describe(self):
-        return {}
 
 
 def build(**changes) -> torch.nn.Module:
@@ -67,7 +54,7 @@ RAGGED = ([0, 7, 9, 11, 30], [0, 8], [0, 40, 41])
 
 
 def run(model, decoder, batch):
-    return record(Runner(model, decoder), batch, clock=HostClock())
+    return record(NativeParadigm(model, decoder, Vocabulary()), batch, clock=HostClock())
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_kv_heads": 1, "rope_theta": 500.0}])
