@@ -22,7 +22,7 @@ from paradigms.plan import Plan
 from paradigms.progress import progress
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-BAD_INPUT, INTERRUPTED = 2, 130
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 _MODES = (
     "-m",
     "--multirun",
@@ -68,8 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except KeyboardInterrupt:
-        print("interrupted before anything was measured", file=sys.stderr)
+        print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # of `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     except (HydraException, OmegaConfBaseException, ValueError, OSError) as error:
         if wants_traceback:
             raise

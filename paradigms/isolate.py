@@ -82,6 +82,10 @@ def call(
     Raises:
         KeyboardInterrupt: Ctrl-C; the child has ended.
     """
+    if multiprocessing.get_start_method(allow_none=True) not in (None, *multiprocessing.get_all_start_methods()):
+        multiprocessing.set_start_method(
+            "forkserver", force=True
+        )  # joblib's workers name one that children do not know
     context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
     started = time.monotonic()
@@ -208,7 +212,9 @@ class _Lines(io.TextIOBase):
 
 
 def one_line(error: BaseException) -> str:
-    """Type and first line of an exception; the message alone where a person is spoken to (ValueError)."""
+    """Type and first line of an exception; the message alone where a person is spoken to (ValueError, OSError)."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     first = next(iter(str(error).strip().splitlines()), "")
     return first if first and type(error) is ValueError else f"{type(error).__name__}: {first}".rstrip(": ")
 

@@ -9,7 +9,6 @@ another one.
 from __future__ import annotations
 
 import json
-import os
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 from paradigms.build import build, find
 from paradigms.isolate import Outcome, call, one_line, start_server
 from paradigms.plan import MEASURE, PREPARE, Plan, PlannedCell
-from paradigms.progress import Progress, TimeLeft
+from paradigms.progress import Progress, TimeLeft, shown
 from paradigms.records import RecordWriter, canonical_json, finished_keys, read_table, unit_key
 
 
@@ -89,7 +88,7 @@ class _Lane:
     def run(self) -> LaneSummary:
         units = list(self.unfinished(self.units()))
         if units:
-            start_server(["torch", self.plan.runner.rpartition(".")[0], "paradigms.lane"])
+            start_server([self.plan.runner.rpartition(".")[0], *self.plan.preload, "paradigms.lane"])
         if PREPARE in self.plan.stages:
             self.prepare(units)
         if MEASURE in self.plan.stages:
@@ -121,7 +120,7 @@ class _Lane:
                 self.summary.reused += 1
             else:
                 yield unit
-        if self.summary.reused:
+        if self.summary.reused and MEASURE in self.plan.stages:
             self.show.say(f"{self.summary.reused} of {len(units)} units are finished already and reused")
 
     # ------------------------------------------------------------ prepare
@@ -216,7 +215,7 @@ class _Lane:
             return ""
         path = self.errors / f"{unit.key}.txt"
         path.write_text(f"{unit.name}\n\n{outcome.traceback}", encoding="utf-8")
-        return f" (traceback: {os.path.relpath(path)})"
+        return f" (traceback: {shown(path)})"
 
 
 # ---------------------------------------------------------------- in the child

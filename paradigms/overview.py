@@ -34,8 +34,8 @@ def overview(folder: Path, cell_keys: Sequence[str], swept: Sequence[str]) -> Ta
 
     shown = [name for name in swept if name.split(".")[0] in ("workload", "device", "measure", "corpus")][:MAX_SWEPT]
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("paradigm", no_wrap=True)
-    for name in [*(name.rpartition(".")[2] for name in shown), *_FIGURES, "units"]:
+    table.add_column("paradigm")
+    for name in [*(name.rpartition(".")[2].replace("_", " ") for name in shown), *_FIGURES, "units"]:
         table.add_column(name, justify="right")
     for key in cell_keys:
         if not runs[key]:

@@ -37,6 +37,7 @@ class SweepOptions:
         prepare_timeout_s: the same for preparing a checkpoint, which may train it.
         report: build the report at the end.
         runner, preparer: dotted names of what measures a unit and of what prepares a checkpoint.
+        preload: modules that are imported before children are forked, beside the runner's, so that no child has to.
         plan: set by the sweeper for the lanes that it launches.
     """
 
@@ -49,6 +50,7 @@ class SweepOptions:
     report: bool = True
     runner: str = "paradigms.bench.run_unit"
     preparer: str = "paradigms.bench.prepare"
+    preload: tuple[str, ...] = ()
     plan: str | None = None
 
     def __post_init__(self) -> None:
@@ -106,6 +108,7 @@ class Plan:
     folder: str
     runner: str
     preparer: str
+    preload: tuple[str, ...] = ()
     unit_timeout_s: float | None
     prepare_timeout_s: float | None
     lane: int = 0
@@ -125,7 +128,7 @@ class Plan:
         data = json.loads(path.read_text(encoding="utf-8"))
         data["cells"] = tuple(PlannedCell(**cell) for cell in data["cells"])
         data["units"] = tuple((cell, round_index) for cell, round_index in data["units"])
-        data["stages"] = tuple(data["stages"])
+        data["stages"], data["preload"] = tuple(data["stages"]), tuple(data["preload"])
         return cls(**data)
 
 

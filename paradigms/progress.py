@@ -6,7 +6,9 @@ is measured beside it. Elsewhere (a log file, a pipe, several lanes at once) it 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
@@ -41,7 +43,7 @@ class PlainProgress:
     """
 
     def __init__(self, console: Console | None = None, prefix: str = "") -> None:
-        self._console = console or Console(soft_wrap=True)
+        self._console = console or Console()
         self._prefix = prefix
         self._stage, self._total, self._step, self._left_s = "", 0, 0, None
 
@@ -59,7 +61,7 @@ class PlainProgress:
         self.say(f"{self._stage} {self._step}/{self._total}: {name}, {duration(seconds)}{left}{note and '  ' + note}")
 
     def say(self, line: str) -> None:
-        self._console.print(f"{self._prefix}{line}", markup=False, highlight=False)
+        self._console.print(f"{self._prefix}{line}", markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         pass
@@ -138,3 +140,14 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 cell`, `42 cells`."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def shown(path: Path) -> str:
+    """A path as short as a person can use it from here."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -35,9 +34,11 @@ from paradigms.isolate import one_line
 from paradigms.lane import LaneSummary
 from paradigms.overview import overview
 from paradigms.plan import MEASURE, PREPARE, Plan, SweepOptions, order_units, split_lanes
+from paradigms.progress import count, shown
 from paradigms.records import read_table
 
 FAILED, INTERRUPTED = 1, 130
+WIDTH = 160  # of the table where there is no terminal
 
 
 def run_sweeps(config: DictConfig, context: HydraContext, task: TaskFunction, arguments: Sequence[str]) -> int:
@@ -92,8 +93,8 @@ class _Sweep:
         self.options = _section(master, "sweep", SweepOptions)
         self.num_lanes = _lanes(master)
         self.folder = Path(self.options.dir).absolute()
-        self.console = Console()
-        self.console.print(f"check: composing the cells of {self.options.name}", highlight=False)
+        self.console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
+        self.say(f"check: the cells of {self.options.name}")
         params = OmegaConf.to_container(master.hydra.sweeper.params) if master.hydra.sweeper.params else {}
         assert isinstance(params, dict)
         self.grid = expand(loader, {str(key): value for key, value in params.items()}, arguments)
@@ -108,7 +109,8 @@ class _Sweep:
         with _locked(self.folder):
             plans = self.plans()
             units = sum(len(plan.units) for plan in plans if MEASURE in plan.stages)
-            self.say(f"{self.options.name}: {len(self.cells)} cells, {units} units, records in {_short(self.folder)}")
+            size = f"{count(len(self.cells), 'cell')}, {count(units, 'unit')}"
+            self.say(f"{self.options.name}: {size}, records in {shown(self.folder)}")
             HydraConfig.instance().set_config(self.master)
             launcher = Plugins.instance().instantiate_launcher(
                 hydra_context=context, task_function=task, config=self.master
@@ -137,6 +139,7 @@ class _Sweep:
             folder=str(self.folder),
             runner=self.options.runner,
             preparer=self.options.preparer,
+            preload=tuple(self.options.preload),
             unit_timeout_s=self.options.unit_timeout_s,
             prepare_timeout_s=self.options.prepare_timeout_s,
             lane=lane,
@@ -157,7 +160,8 @@ class _Sweep:
         broken = {checkpoint: why for summary in first for checkpoint, why in summary.broken.items()}
         for plan in measure:
             plan.broken.update(broken)
-        return self.launch_all(launcher, measure, len(prepare))
+        told = [LaneSummary(failures=summary.failures) for summary in first]
+        return told + self.launch_all(launcher, measure, len(prepare))
 
     def launch_all(self, launcher: Launcher, plans: Sequence[Plan], first_index: int) -> list[LaneSummary]:
         jobs = []
@@ -177,10 +181,11 @@ class _Sweep:
         measured = sum(summary.measured for summary in summaries)
         reused = sum(summary.reused for summary in summaries)
         self.console.print(overview(self.folder, [cell.key for cell in self.cells], self.swept()))
-        self.say(f"measured {measured} units, reused {reused}; records in {_short(self.folder)}")
+        self.say(f"measured {count(measured, 'unit')}, reused {reused}; records in {shown(self.folder)}")
         problems = [line for summary in summaries for line in summary.failures]
-        problems += [summary.fatal for summary in summaries if summary.fatal]
-        if self.options.report and measured + reused:
+        stopped = [summary.fatal for summary in summaries if summary.fatal]
+        problems += stopped
+        if self.options.report and measured + reused and not stopped:
             problems += self.report()
         if problems:
             print(f"{len(problems)} failed:", *problems, sep="\n  ", file=sys.stderr)
@@ -235,10 +240,5 @@ def _locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f"{_short(folder)} is in use by another sweep; wait for it, or set sweep.name") from None
+            raise ValueError(f"{shown(folder)} is in use by another sweep; wait for it, or set sweep.name") from None
         yield
-
-
-def _short(path: Path) -> str:
-    relative = os.path.relpath(path)
-    return relative if not relative.startswith("..") else str(path)

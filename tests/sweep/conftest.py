@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from paradigms.isolate import start_server
+
 CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def server() -> None:
+    """One server for the children of all these tests, that has the stand-ins imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(CONF.parent)]))
+        start_server(["standin", "paradigms.lane"])
 
 
 @pytest.fixture
 def conf(tmp_path: Path) -> Path:
-    """A config folder that the command line takes with --config-path: stand-in cells, the package's own sweep and launch."""
+    """A config folder for --config-path: stand-in cells under the package's own sweep and launch groups."""
     root = tmp_path / "conf"
     for group in ("sweep", "launch", "hydra", "workload", "measure", "device"):
         shutil.copytree(CONF / group, root / group)
@@ -39,6 +50,7 @@ trace: ""
 sweep:
   runner: standin.run_unit
   preparer: standin.prepare
+  preload: []
   report: false
   dir: {tmp_path}/runs/${{sweep.name}}
 hydra:

@@ -10,13 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from paradigms.isolate import call, start_server
+from paradigms.isolate import call
 from paradigms.memory_watch import MemoryWatch
-
-
-@pytest.fixture(scope="module", autouse=True)
-def server() -> None:
-    start_server(["paradigms.isolate"])
 
 
 @pytest.fixture
