@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,8 @@ class Autoregressive(Sampling):
     """
 
     cache: str = "state"
+    engine: ClassVar[str] = "native"
+    depends_on_values: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

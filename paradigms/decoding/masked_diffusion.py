@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -47,6 +48,7 @@ class MaskedDiffusion(Sampling):
     steps: int | str | None = "L"
     order: str | None = "random"
     threshold: float | None = None
+    engine: ClassVar[str] = "native"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,6 +64,11 @@ class MaskedDiffusion(Sampling):
                     "decoder.threshold decides by itself how many steps it takes and in what order; "
                     "set decoder.steps=null decoder.order=null, or decoder.threshold=null"
                 )
+
+    @property
+    def depends_on_values(self) -> bool:
+        """With a threshold the number of steps follows from how sure the model is."""
+        return self.threshold is not None
 
     def check(self, *, causal: bool, noise: str | None, output_len: int) -> None:
         """Raise ValueError when this decoder cannot drive such a model, or takes more steps than there are tokens."""
@@ -105,7 +112,7 @@ class MaskedDiffusion(Sampling):
             tokens_BL, _ = self._draw(canvas, chosen_BL, step)
         else:
             tokens_BL, confidence_BL = self._draw(canvas, canvas.masked_BL, step)
-            rank_BL = confidence_BL.argsort(-1, descending=True, stable=True).argsort(-1)
+            rank_BL = confidence_BL.argsort(dim=-1, descending=True, stable=True).argsort(-1)
             chosen_BL = canvas.masked_BL & (rank_BL < torch.tensor(shares, device=rank_BL.device)[:, None])
         return chosen_BL, tokens_BL, canvas.num_columns
 

@@ -1,9 +1,9 @@
-"""A paradigm of our own: one of the suite's models and one of its decoders."""
+"""A paradigm from a model and what drives it: a decoder of ours, or an engine that takes the same weights."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from paradigms.decoding.stopping import Vocabulary
 from paradigms.models.stack import Model
@@ -13,9 +13,20 @@ from paradigms.paradigm import Event, Request
 class Decoder(Protocol):
     """The order in which tokens become final. A frozen dataclass: config and behaviour in one."""
 
-    def check(self, *, causal: bool, noise: str | None, output_len: int) -> None: ...
+    engine: ClassVar[str]
 
-    def decode(self, model: Model, requests: Sequence[Request], vocabulary: Vocabulary) -> Iterator[Event]: ...
+    @property
+    def depends_on_values(self) -> bool:
+        """Whether the work done depends on which tokens come out, so that random weights would mislead."""
+        ...
+
+    def check(self, *, causal: bool, noise: str | None, output_len: int) -> None:
+        """Raise ValueError when it cannot drive such a model."""
+        ...
+
+    def decode(self, model: Model, requests: Sequence[Request], vocabulary: Vocabulary) -> Iterator[Event]:
+        """Events of one batch, as `paradigms.paradigm` describes them."""
+        ...
 
 
 class NativeParadigm:
@@ -30,4 +41,4 @@ class NativeParadigm:
         return self.decoder.decode(self.model, requests, self.vocabulary)
 
     def describe(self) -> dict[str, Any]:
-        return {"kernels": self.model.kernels(), "execution": "eager"}
+        return {"engine": self.decoder.engine, "kernels": self.model.kernels(), "execution": "eager"}

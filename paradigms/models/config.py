@@ -56,11 +56,11 @@ class ModelConfig:
     rope_theta: float = 10_000.0
     ff_width: int = 344
     expand: int = 2
-    ssm_head_dim: int = 32
+    ssm_head_dim: int = 64
     d_state: int = 64
     num_groups: int = 1
     d_conv: int = 4
-    chunk_len: int = 64
+    chunk_len: int = 32
     target_parameters: int | None = None
 
     def __post_init__(self) -> None:

@@ -1,0 +1,302 @@
+"""The main path: what happens to one cell in one round, read from top to bottom.
+
+    load -> warm up -> timed repeats -> memory pass -> scores -> records
+
+Timing and memory are separate passes, since watching allocations slows the work down. What was timed is what is scored and kept.
+"""
+
+from __future__ import annotations
+
+import time
+
+_import_started = time.perf_counter()
+
+import dataclasses  # noqa: E402 (everything below is what the import time is made of)
+import json  # noqa: E402
+from collections.abc import Mapping, Sequence  # noqa: E402
+from functools import partial  # noqa: E402
+from typing import Any  # noqa: E402
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from paradigms.cell import Cell  # noqa: E402
+from paradigms.data.cache import cached  # noqa: E402
+from paradigms.data.splits import Corpus  # noqa: E402
+from paradigms.data.stream import prompts, token_stream  # noqa: E402
+from paradigms.data.tokenizers import StreamDecoder, Tokenizer  # noqa: E402
+from paradigms.decoding.native import NativeParadigm  # noqa: E402
+from paradigms.measure.clock import clock_for  # noqa: E402
+from paradigms.measure.environment import code_hash, machine, machine_line, set_threads, versions  # noqa: E402
+from paradigms.measure.memory import peak_memory  # noqa: E402
+from paradigms.measure.noise import NoiseReader  # noqa: E402
+from paradigms.measure.recording import Recording  # noqa: E402
+from paradigms.measure.timeline import record  # noqa: E402
+from paradigms.measure.warmup import warm_up  # noqa: E402
+from paradigms.paradigm import Paradigm, Request, StateBytes  # noqa: E402
+from paradigms.quality.ngram import ByteNgram  # noqa: E402
+from paradigms.quality.samples import sample_statistics  # noqa: E402
+from paradigms.training.weights import HELDOUT_MASKS, HELDOUT_WINDOW, Weights, heldout_likelihood  # noqa: E402
+
+IMPORT_S = time.perf_counter() - _import_started
+REPORT_EVERY_S = 5.0
+
+Tables = dict[str, list[dict[str, Any]]]
+
+
+def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
+    """Measure a cell once.
+
+    Returns:
+        Observations for the `runs` table, and the rows of the other tables; see `paradigms.records`.
+    """
+    device = torch_device(cell.device.name)
+    set_threads(cell.device.threads)
+
+    started = time.perf_counter()
+    weights = cell.train.load(cell.wanted, report=lambda what, done, total: None)
+    corpus = cell.corpus.load()
+    weights.model.to(device=device, dtype=getattr(torch, cell.device.dtype)).eval().requires_grad_(False)
+    paradigm = NativeParadigm(weights.model, cell.decoder, weights.tokenizer)
+    requests = partial(make_requests, cell, round_index, corpus=corpus, tokenizer=weights.tokenizer)
+    load_s = time.perf_counter() - started
+
+    clock = clock_for(device, cell.measure.timeline)
+    warmup = warm_up(
+        paradigm,
+        partial(requests, 0),
+        clock=clock,
+        max_warmups=cell.measure.max_warmups,
+        num_events=cell.measure.warmup_events,
+    )
+
+    noise = NoiseReader(device)
+    noise.before()
+    recordings = _timed_repeats(cell, paradigm, requests, weights.tokenizer, clock)
+    readings = noise.after()
+
+    run = {
+        **_facts(cell, weights, corpus, paradigm, device),
+        **readings,
+        "import_s": IMPORT_S,
+        "load_s": load_s,
+        "compile_s": 0.0,
+        "warmup_s": warmup.seconds,
+        "num_warmups": warmup.num_runs,
+        "warmup_steady": warmup.steady,
+        "steady_s": sum(recording.wall_s for recording in recordings),
+        "num_repeats": len(recordings),
+    }
+    if cell.measure.memory and round_index == 0:
+        run |= _memory_pass(cell, paradigm, requests(0), device)
+    if cell.measure.quality:
+        run |= heldout_columns(weights, corpus)
+    tables = _tables(cell, weights, corpus, recordings)
+    return run, tables
+
+
+def prepare(cell: Cell) -> None:
+    """Do once what the units of a checkpoint share, before any clock runs: train, score held-out text, fill caches."""
+    set_threads(cell.device.threads)
+    weights = cell.train.load(cell.wanted, report=_Printed(str(cell.paradigm["name"])))
+    corpus = cell.corpus.load()
+    token_stream(corpus, weights.tokenizer, "heldout")
+    if cell.measure.quality:
+        judge(corpus)
+        heldout_columns(weights, corpus)
+
+
+def make_requests(
+    cell: Cell, round_index: int, repeat: int, *, corpus: Corpus, tokenizer: Tokenizer
+) -> list[Request]:
+    """The batch of a repeat: equal for every paradigm, another one in each round and repeat."""
+    work = cell.workload
+    first = (round_index * cell.measure.max_repeats + repeat) * work.batch_size
+    indices = range(first, first + work.batch_size)
+    if work.prompts == "heldout":
+        stream = token_stream(corpus, tokenizer, "heldout")
+        chosen = prompts(stream, prompt_len=work.prompt_len, count=indices.stop, seed=work.seed)[first:]
+    else:
+        chosen = [_random_prompt(work.seed, index, work.prompt_len, tokenizer) for index in indices]
+    return [
+        Request(
+            id=f"{work.seed}/{index}",
+            prompt=tuple(prompt),
+            max_new_tokens=work.output_len,
+            seed=work.seed * 1_000_003 + index,
+            ignore_eos=work.stop == "length",
+            stop_strings=work.stop_strings,
+        )
+        for index, prompt in zip(indices, chosen, strict=True)
+    ]
+
+
+def heldout_columns(weights: Weights, corpus: Corpus) -> dict[str, Any]:
+    """Bits per byte of the held-out split under these weights, or its bound; computed once, in float32 on the CPU or the GPU."""
+
+    def evaluate() -> bytes:
+        return json.dumps(dataclasses.asdict(heldout_likelihood(weights, corpus))).encode()
+
+    key = {
+        "checkpoint": weights.checkpoint,
+        "corpus": corpus.sha256,
+        "tokenizer": weights.tokenizer.sha256,
+        "window": HELDOUT_WINDOW,
+        "masks": HELDOUT_MASKS,
+        "dtype": str(weights.model.dtype),
+        "code": code_hash("models", "quality", "data"),
+    }
+    found = json.loads(cached("likelihood", key, evaluate))
+    return {name: found[name] for name in found if name.startswith("bits_per_byte")} | {
+        "bits_per_byte_is_bound": found["is_bound"],
+        "heldout_tokens": found["num_tokens"],
+        "heldout_bytes": found["num_bytes"],
+        "heldout_window": HELDOUT_WINDOW,
+    }
+
+
+def judge(corpus: Corpus) -> ByteNgram:
+    """The scorer of samples: byte n-grams of the training text, no relative of any contestant."""
+    return ByteNgram.cached((text.encode() for text in corpus.documents["train"]), name=corpus.sha256)
+
+
+def torch_device(name: str) -> torch.device:
+    """`auto` is CUDA where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def _timed_repeats(cell: Cell, paradigm: Paradigm, requests: Any, tokenizer: Tokenizer, clock: Any) -> list[Recording]:
+    """At least min_repeats runs, then more until min_time_s have passed or max_repeats are done."""
+    decoder = partial(StreamDecoder, tokenizer) if cell.measure.timeline == "delivered" else None
+    recordings: list[Recording] = []
+    while len(recordings) < cell.measure.max_repeats:
+        enough = sum(recording.wall_s for recording in recordings) >= cell.measure.min_time_s
+        if len(recordings) >= cell.measure.min_repeats and enough:
+            break
+        batch = requests(len(recordings))
+        recordings.append(
+            record(paradigm, batch, clock=clock, timeline=cell.measure.timeline, stream_decoder=decoder)
+        )
+    return recordings
+
+
+def _memory_pass(
+    cell: Cell, paradigm: NativeParadigm, requests: Sequence[Request], device: torch.device
+) -> dict[str, Any]:
+    """The same work once more, watched: peak memory, and the state at its largest."""
+    state = StateBytes(0, 0)
+    carries_state = False
+    with peak_memory(device, base=paradigm.model.parameters()) as peaks:
+        for event in paradigm.run(requests):
+            if event.state is not None:
+                state, carries_state = max(state, event.state(), key=lambda s: s.used), True
+    length = cell.workload.total_len - 1  # the last token is never read back
+    itemsize = paradigm.model.dtype.itemsize
+    formula = cell.model.state_bytes(batch_size=len(requests), length=length, itemsize=itemsize)
+    return {
+        **peaks.columns(),
+        "state_used_bytes": state.used,
+        "state_allocated_bytes": state.allocated,
+        "state_formula_bytes": formula if carries_state else 0,
+    }
+
+
+def _facts(
+    cell: Cell, weights: Weights, corpus: Corpus, paradigm: NativeParadigm, device: torch.device
+) -> dict[str, Any]:
+    """What the figures of this unit stand on."""
+    installed, facts, card = versions(), machine(), weights.card
+    return {
+        **paradigm.describe(),
+        "parameters": paradigm.parameters,
+        "weight_bytes": paradigm.weight_bytes,
+        "device": device.type,
+        "checkpoint_tokens": card.get("tokens_seen"),
+        "checkpoint_tokenizer": weights.tokenizer.sha256,
+        "corpus_sha256": corpus.sha256,
+        "corpus_is_zoo_corpus": card["corpus"]["sha256"] == corpus.sha256 if card else None,
+        "machine": machine_line(),
+        "cpu": facts["cpu"],
+        "gpu": facts["gpus"][0] if facts["gpus"] else None,
+        **{f"{name.replace('-', '_')}_version": version for name, version in installed.items()},
+    }
+
+
+def _tables(cell: Cell, weights: Weights, corpus: Corpus, recordings: Sequence[Recording]) -> Tables:
+    """Rows of the child tables of one unit."""
+    tables: Tables = {"requests": [], "samples": [], "tokens": [], "training": []}
+    for repeat, recording in enumerate(recordings):
+        for row, columns in zip(recording.rows, recording.request_rows(), strict=True):
+            text = weights.tokenizer.decode(row.token_ids)
+            scores = _scores(weights.tokenizer, corpus, row.request.prompt, row.token_ids) if cell.measure.quality else {}
+            tables["requests"].append({"repeat": repeat, **columns, **scores})
+            tables["samples"].append(
+                {
+                    "repeat": repeat,
+                    "row": columns["row"],
+                    "request_id": row.request.id,
+                    "seed": row.request.seed,
+                    "prompt_ids": list(row.request.prompt),
+                    "token_ids": list(row.token_ids),
+                    "text": text,
+                }
+            )
+        if cell.measure.tokens:
+            tables["tokens"] += [{"repeat": repeat, **columns} for columns in recording.token_rows()]
+    tables["training"] = _training_rows(cell, weights)
+    return tables
+
+
+def _scores(tokenizer: Tokenizer, corpus: Corpus, prompt: Sequence[int], tokens: Sequence[int]) -> dict[str, Any]:
+    data = tokenizer.decode_bytes(tokens)
+    context = tokenizer.decode_bytes(prompt)
+    judged = judge(corpus).bits_per_byte(data, context=context) if data else None
+    return {**sample_statistics(tokens), "judge_bits_per_byte": judged, "output_bytes": len(data)}
+
+
+def _training_rows(cell: Cell, weights: Weights) -> list[dict[str, Any]]:
+    """The loss curve of the checkpoint, as the report draws it."""
+    card: Mapping[str, Any] = weights.card
+    if not card:
+        return []
+    tokens_an_epoch = card["tokens_seen"] / card["epochs"]
+    return [
+        {
+            "checkpoint": weights.checkpoint,
+            "paradigm": cell.paradigm["name"],
+            "epoch": point["tokens"] / tokens_an_epoch,
+            "peak_rss_bytes": card["peak_bytes"],
+            "is_bound": cell.model.noise is not None,
+            **point,
+        }
+        for point in card["curve"]
+    ]
+
+
+def _random_prompt(seed: int, index: int, length: int, tokenizer: Tokenizer) -> list[int]:
+    first = 1 + max(tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id)
+    draw = np.random.default_rng([seed, index]).integers(first, tokenizer.vocab_size, length - 1)
+    return [tokenizer.bos_id, *draw.tolist()]
+
+
+class _Printed:
+    """Tells of a training every few seconds: how far, and how long still."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.task, self.started, self.last, self.first_done = name, "", 0.0, 0.0, 0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        task, now = what.split(":", 1)[0], time.monotonic()
+        if task != self.task:
+            self.task, self.started, self.last, self.first_done = task, now, now, done
+        if done == total or now - self.last >= REPORT_EVERY_S:
+            self.last = now
+            rate_s = (now - self.started) / max(1, done - self.first_done)
+            left = f", {_minutes(rate_s * (total - done))} left" if done > self.first_done else ""
+            print(f"{self.name}: {what}, step {done} of {total}{left}", flush=True)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

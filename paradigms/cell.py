@@ -1,0 +1,90 @@
+"""A cell: one paradigm, one workload, one machine setting; everything that decides its figures.
+
+Built from the composed config, and checked against itself before anything is loaded: a sweep of a hundred cells finds its impossible
+ones in a second, not after an hour.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from paradigms.decoding.native import Decoder
+from paradigms.measure.environment import gpu_names
+from paradigms.models.config import ModelConfig
+from paradigms.training.weights import CorpusConfig, TokenizerConfig, Wanted, WeightSource
+from paradigms.workload import Device, Measure, Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What is measured.
+
+    Attributes:
+        paradigm: its short name and its label in figures.
+        model, decoder, train: the network, what drives it, and where its weights come from.
+        workload, measure, device: the work, how it is measured, where it runs.
+        corpus, tokenizer: the text.
+    """
+
+    paradigm: dict[str, Any]
+    model: ModelConfig
+    decoder: Decoder
+    train: WeightSource
+    workload: Workload
+    measure: Measure
+    device: Device
+    corpus: CorpusConfig
+    tokenizer: TokenizerConfig
+
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted(self.model, self.corpus, self.tokenizer)
+
+    def checkpoint_id(self) -> str:
+        """Identity of the weights, part of the unit's key."""
+        return self.train.checkpoint_id(self.wanted)
+
+    def check(self) -> None:
+        """Find what cannot work, before any weight or text is loaded.
+
+        Raises:
+            ValueError: an impossible combination, with the values and what to change.
+        """
+        work = self.workload
+        if set(self.paradigm) != {"name", "label"}:
+            raise ValueError(f"paradigm={self.paradigm!r} must have a name and a label; choose one of conf/paradigm")
+        self.decoder.check(causal=self.model.causal, noise=self.model.noise, output_len=work.output_len)
+        if work.total_len > self.model.max_positions:
+            raise ValueError(
+                f"workload.prompt_len={work.prompt_len} + workload.output_len={work.output_len} is {work.total_len} "
+                f"positions; the model has model.max_positions={self.model.max_positions}: ask for less, or raise it and train "
+                "(train=full), or measure latency alone (train=random measure=latency)"
+            )
+        if self.device.name == "cuda" and not gpu_names():
+            raise ValueError("device.name=cuda, but this machine shows no NVIDIA GPU; use device=cpu or device=auto")
+        self._check_values(work)
+        if getattr(self.corpus, "check", None):
+            self.corpus.check()  # type: ignore[attr-defined]
+
+    def _check_values(self, work: Workload) -> None:
+        """What needs trained weights, and how long a text they were trained for."""
+        if self.train.source == "random":
+            dependent = {
+                "measure.quality=true scores what the model writes": self.measure.quality,
+                f"workload.stop={work.stop} ends where the text ends": work.stop != "length",
+                "this decoder's work depends on the tokens that come out": self.decoder.depends_on_values,
+            }
+            reasons = [reason for reason, applies in dependent.items() if applies]
+            if reasons:
+                raise ValueError(
+                    f"train=random has nothing to say about values: {'; '.join(reasons)}. "
+                    "Use measure=latency workload=fixed_length, or trained weights (train=zoo, quick or full)"
+                )
+            return
+        trained_len = self.train.trained_len(self.wanted)
+        if self.measure.quality and trained_len is not None and work.total_len > trained_len:
+            raise ValueError(
+                f"{work.total_len} positions (prompt and output) are more than the {trained_len} that the model was trained on, "
+                "so its quality there says nothing: shorten the workload, or set measure.quality=false"
+            )

@@ -1,0 +1,103 @@
+"""Counts by formula equal the tensors; impossible configs say why."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from paradigms.models.config import ModelConfig
+
+BASE = {"vocab_size": 50, "d_model": 64, "max_positions": 64}
+VARIANTS = [
+    {"block": "AF"},
+    {"block": "AF", "num_kv_heads": 1},
+    {"block": "AF", "num_heads": 8, "num_kv_heads": 2},
+    {"block": "M"},
+    {"block": "M", "num_groups": 2, "d_state": 12, "ssm_head_dim": 16, "d_conv": 3},
+    {"block": "MAF"},
+    {"block": "AF", "causal": False, "noise": "absorbing"},
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_parameters_by_formula_are_the_tensors(variant):
+    config = ModelConfig(**BASE, **variant)
+    assert config.num_parameters() == sum(parameter.numel() for parameter in config.build().parameters())
+
+
+@pytest.mark.parametrize(
+    ("variant", "dtype"),
+    list(itertools.product([v for v in VARIANTS if v.get("causal", True)], [torch.float64, torch.float32, torch.bfloat16])),
+    ids=str,
+)
+def test_state_bytes_by_formula_are_the_tensors(variant, dtype):
+    config = ModelConfig(**BASE, **variant)
+    model = config.build().to(dtype)
+    state = model.new_state(3, 40)
+    model(torch.randint(0, 50, (3, 17)), state)
+    model(torch.randint(0, 50, (3, 1)), state)
+    assert state.used_bytes == config.state_bytes(batch_size=3, length=18, itemsize=dtype.itemsize)
+    assert state.allocated_bytes == config.state_bytes(batch_size=3, length=40, itemsize=dtype.itemsize)
+
+
+def test_kv_bytes_are_two_layers_length_heads_width():
+    config = ModelConfig(**BASE, block="AF", num_blocks=3, num_heads=8, num_kv_heads=2)
+    assert config.state_bytes(batch_size=5, length=7, itemsize=4) == 2 * 3 * 7 * 2 * 8 * 5 * 4
+
+
+def test_ssm_state_is_constant_in_length():
+    config = ModelConfig(**BASE, block="M")
+    sizes = {config.state_bytes(batch_size=1, length=length, itemsize=4) for length in (1, 10, 60)}
+    assert len(sizes) == 1
+
+
+@pytest.mark.parametrize("variant", [{"block": "AF"}, {"block": "M", "num_blocks": 8}, {"block": "AFM"}], ids=str)
+@pytest.mark.parametrize("target", [1_200_000, 1_700_000])
+def test_widths_are_solved_for_a_parameter_count(variant, target):
+    config = ModelConfig(vocab_size=2048, target_parameters=target, **variant)
+    assert abs(config.num_parameters() - target) <= 0.01 * target
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"block": "AX"}, ["model.block", "AX", "attention"]),
+        ({"block": ""}, ["model.block"]),
+        ({"num_heads": 5}, ["d_model=64", "num_heads=5"]),
+        ({"num_kv_heads": 3}, ["num_kv_heads=3", "num_heads=4"]),
+        ({"block": "M", "ssm_head_dim": 48}, ["ssm_head_dim=48", "128"]),
+        ({"block": "M", "causal": False}, ["model.causal=true"]),
+        ({"noise": "absorbing"}, ["model.causal=false"]),
+        ({"noise": "salt", "causal": False}, ["salt", "absorbing"]),
+        ({"shift_logits": True}, ["shift_logits"]),
+        ({"num_blocks": 0}, ["num_blocks=0", "at least 1"]),
+        ({"target_parameters": 100}, ["target_parameters=100", "out of reach"]),
+    ],
+    ids=str,
+)
+def test_impossible_configs_say_why(changes, words):
+    with pytest.raises(ValueError) as error:
+        ModelConfig(**{**BASE, **changes})
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_positions_beyond_the_limit_are_refused():
+    model = ModelConfig(**BASE).build()
+    with pytest.raises(ValueError, match=r"65 positions.*64"):
+        model(torch.zeros(1, 65, dtype=torch.long))
+    with pytest.raises(ValueError, match="max_positions=64"):
+        model.new_state(1, 65)
+    state = model.new_state(1, 8)
+    model(torch.zeros(1, 8, dtype=torch.long), state)
+    with pytest.raises(ValueError, match="9 positions"):
+        model(torch.zeros(1, 1, dtype=torch.long), state)
+
+
+def test_a_denoiser_keeps_no_state():
+    model = ModelConfig(**BASE, causal=False, noise="absorbing").build()
+    assert model.config.state_bytes(batch_size=1, length=10, itemsize=4) == 0
+    with pytest.raises(ValueError, match="whole canvas"):
+        model.new_state(1, 8)

@@ -1,0 +1,212 @@
+"""Cached = uncached, state-space duality = recurrence, causality, batch and padding invariance: on random and trained weights."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paradigms import zoo
+from paradigms.models import ssd
+from paradigms.models.config import ModelConfig
+from paradigms.models.stack import Model
+from paradigms.training import checkpoint
+
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+V = 50
+CONFIGS = {
+    "attention": ModelConfig(vocab_size=V, d_model=64, num_blocks=3, max_positions=64),
+    "grouped-query": ModelConfig(vocab_size=V, d_model=64, num_blocks=2, num_kv_heads=2, max_positions=64),
+    "multi-query": ModelConfig(vocab_size=V, d_model=64, num_blocks=2, num_kv_heads=1, max_positions=64),
+    "mamba2": ModelConfig(vocab_size=V, d_model=64, block="M", num_blocks=3, chunk_len=8, max_positions=64),
+    "mamba2 groups": ModelConfig(
+        vocab_size=V, d_model=64, block="M", num_groups=2, d_state=16, ssm_head_dim=16, num_blocks=2, chunk_len=5, max_positions=64
+    ),
+    "hybrid": ModelConfig(vocab_size=V, d_model=64, block="AMF", num_blocks=2, chunk_len=8, max_positions=64),
+}
+
+
+def random_model(config: ModelConfig, dtype: torch.dtype) -> Model:
+    """Weights large enough that attention and states matter; fresh ones are nearly linear."""
+    torch.manual_seed(0)
+    model = config.build()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 2 and "conv" not in name:
+                parameter.mul_(4)
+    return model.to(dtype).eval().requires_grad_(False)
+
+
+def trained_model(name: str, dtype: torch.dtype) -> Model:
+    folder = zoo.FOLDER / name
+    return checkpoint.load_model(folder, checkpoint.read_card(folder)).to(dtype).eval().requires_grad_(False)
+
+
+MODELS = [("random", name) for name in CONFIGS] + [("zoo", name) for name in zoo.names()]
+
+
+@pytest.fixture(params=MODELS, ids=lambda value: " ".join(value))
+def maker(request):
+    kind, name = request.param
+    return (lambda dtype: random_model(CONFIGS[name], dtype)) if kind == "random" else lambda dtype: trained_model(name, dtype)
+
+
+@pytest.fixture(params=[torch.float64, torch.float32], ids=["float64", "float32"])
+def model(maker, request):
+    return maker(request.param)
+
+
+def tokens(model: Model, *shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(3, model.config.vocab_size, shape, generator=generator)
+
+
+def assert_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    error = (actual - expected).abs().max().item()
+    scale = max(1.0, expected.abs().max().item())
+    assert error <= TOLERANCE[expected.dtype] * scale, f"largest difference {error:.1e}, of values up to {scale:.1f}"
+
+
+def needs_causal(model: Model) -> None:
+    if not model.config.causal:
+        pytest.skip("a denoiser keeps no state")
+
+
+@pytest.mark.parametrize("chunks", [[1] * 40, [40], [7, 1, 13, 2, 17], [1, 1, 38]], ids=["by token", "whole", "mixed", "late"])
+def test_cached_equals_uncached(model, chunks):
+    needs_causal(model)
+    tokens_BT = tokens(model, 3, 40)
+    state = model.new_state(3, 48)
+    pieces, start = [], 0
+    for size in chunks:
+        pieces.append(model(tokens_BT[:, start : start + size], state))
+        start += size
+    assert_close(torch.cat(pieces, 1), model(tokens_BT))
+    assert state.lengths == [40] * 3
+
+
+def test_looking_without_writing_changes_nothing(model):
+    needs_causal(model)
+    tokens_BT = tokens(model, 2, 20)
+    state = model.new_state(2, 24)
+    model(tokens_BT[:, :12], state)
+    looked = model(tokens_BT[:, 12:], state, write="none")
+    assert state.lengths == [12, 12]
+    assert_close(model(tokens_BT[:, 12:], state), looked)
+
+
+def test_left_padding_and_batching_change_nothing(model):
+    tokens_BT = tokens(model, 3, 30)
+    lengths = [30, 17, 1]
+    padded_BT = torch.zeros_like(tokens_BT)
+    for row, length in enumerate(lengths):
+        padded_BT[row, 30 - length :] = tokens_BT[row, :length]
+    together = model(padded_BT, num_tokens=lengths)
+    for row, length in enumerate(lengths):
+        if model.config.shift_logits:  # column 0 of a row means nothing
+            length, skip = length, 1
+        else:
+            skip = 0
+        alone = model(tokens_BT[row : row + 1, :length])
+        assert_close(together[row, 30 - length + skip :], alone[0, skip:])
+
+
+def test_ragged_rows_continue_exactly(model):
+    needs_causal(model)
+    tokens_BT = tokens(model, 3, 40)
+    first, second = [20, 9, 3], [2, 8, 5]
+    state = model.new_state(3, 40)
+    for starts, sizes in (([0, 0, 0], first), (first, second)):
+        T = max(sizes)
+        padded_BT = torch.zeros(3, T, dtype=torch.long)
+        for row, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+            padded_BT[row, T - size :] = tokens_BT[row, start : start + size]
+        logits = model(padded_BT, state, num_tokens=sizes)
+    lengths = [a + b for a, b in zip(first, second, strict=True)]
+    assert state.lengths == lengths
+    next_B1 = torch.stack([tokens_BT[row, length : length + 1] for row, length in enumerate(lengths)])
+    after = model(next_B1, state)
+    for row, length in enumerate(lengths):
+        alone = model(tokens_BT[row : row + 1, : length + 1])[0]
+        assert_close(logits[row, -second[row] :], alone[first[row] : length])
+        assert_close(after[row, 0], alone[length])
+
+
+def test_causality(model):
+    """A later token changes nothing before it, and something after it."""
+    needs_causal(model)
+    tokens_BT = tokens(model, 1, 24)
+    changed_BT = tokens_BT.clone()
+    changed_BT[0, 15] = (changed_BT[0, 15] + 1) % model.config.vocab_size
+    before, after = model(tokens_BT), model(changed_BT)
+    assert_close(after[:, :15], before[:, :15])
+    assert (after[:, 15:] - before[:, 15:]).abs().max() > 1e-4
+
+
+def test_logits_at_selects_columns(model):
+    tokens_BT = tokens(model, 2, 12)
+    everything = model(tokens_BT)
+    columns_BK = torch.tensor([[3, 7], [11, 1]])
+    rows = torch.arange(2)[:, None]
+    assert_close(model(tokens_BT, logits_at=slice(-1, None)), everything[:, -1:])
+    assert_close(model(tokens_BT, logits_at=columns_BK[0]), everything[:, columns_BK[0]])
+    assert_close(model(tokens_BT, logits_at=columns_BK), everything[rows, columns_BK])
+    wanted_BT = torch.zeros(2, 12, dtype=torch.bool)
+    wanted_BT[rows, columns_BK] = True
+    assert_close(model.logits_where(tokens_BT, wanted_BT), everything[wanted_BT])
+
+
+def test_a_denoiser_sees_both_ways():
+    config = dataclasses.replace(CONFIGS["attention"], causal=False, noise="absorbing")
+    model = random_model(config, torch.float64)
+    tokens_BT = tokens(model, 1, 12)
+    changed_BT = tokens_BT.clone()
+    changed_BT[0, 9] += 1
+    difference_T = (model(tokens_BT) - model(changed_BT)).abs().amax(-1)[0]
+    assert (difference_T > 1e-6).all()
+
+
+def test_shifted_logits_are_read_one_to_the_left():
+    config = dataclasses.replace(CONFIGS["attention"], causal=False, noise="absorbing")
+    plain = random_model(config, torch.float64)
+    shifted = random_model(dataclasses.replace(config, shift_logits=True), torch.float64)
+    tokens_BT = tokens(plain, 2, 12)
+    assert torch.equal(shifted(tokens_BT)[:, 1:], plain(tokens_BT)[:, :-1])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    length=st.integers(1, 40),
+    chunk_len=st.integers(1, 17),
+    groups=st.sampled_from([1, 2, 4]),
+    from_state=st.booleans(),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+)
+def test_chunked_duality_is_the_recurrence(length, chunk_len, groups, from_state, dtype):
+    """Outputs and final state, from any state, whatever the chunk."""
+    generator = torch.Generator().manual_seed(length * 100 + chunk_len)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    x, B, C = normal(2, length, 4, 3), normal(2, length, groups, 5), normal(2, length, groups, 5)
+    dt, A = torch.nn.functional.softplus(normal(2, length, 4)), -normal(4).exp()
+    start = normal(2, 4, 3, 5) if from_state else None
+    y, state = ssd.ssd_chunked(x, dt, A, B, C, start, chunk_len)
+    y_reference, state_reference = ssd.ssd_recurrence(x, dt, A, B, C, torch.zeros(2, 4, 3, 5, dtype=dtype) if start is None else start)
+    assert_close(y, y_reference)
+    assert_close(state, state_reference)
+
+
+def test_recurrence_by_hand():
+    """One head of width 1, state 1: h = exp(dt A) h + dt x B, y = h C."""
+    x, dt = torch.tensor([[[[2.0]], [[3.0]]]]), torch.tensor([[[1.0], [0.5]]])
+    A, B, C = torch.tensor([-1.0]), torch.tensor([[[[1.0]], [[4.0]]]]), torch.tensor([[[[1.0]], [[10.0]]]])
+    y, state = ssd.ssd_recurrence(x, dt, A, B, C, torch.zeros(1, 1, 1, 1))
+    h1 = 1.0 * 2.0 * 1.0
+    h2 = h1 * torch.exp(torch.tensor(-0.5)).item() + 0.5 * 3.0 * 4.0
+    assert y.flatten().tolist() == pytest.approx([h1, 10 * h2])
+    assert state.item() == pytest.approx(h2)
