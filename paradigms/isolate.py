@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import io
 import multiprocessing
 import os
@@ -158,6 +159,7 @@ def _ignoring_interrupts() -> Iterator[None]:
 
 
 def _child(pipe: Any, log: str, function: str, arguments: tuple[Any, ...]) -> None:
+    gc.freeze()  # what the server imported stays as it is: no collection scans it, least of all a timed one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
