@@ -22,7 +22,7 @@ def uniform(seed_B: Sequence[int], position_L: Tensor, step: int, purpose: str) 
     seed_B1 = torch.tensor([_signed(seed * _GOLDEN + PURPOSES[purpose]) for seed in seed_B], device=device)[:, None]
     key_B1 = _mix(_mix(seed_B1) ^ _signed((step + 1) * _GOLDEN))
     bits_BL = _mix(key_B1 ^ _mix(position_L * _signed(_GOLDEN) + 1))
-    return (_shift(bits_BL, 11).double() + 0.5) * 2.0**-53
+    return (_shift(bits_BL, 12).double() + 0.5) * 2.0**-52  # 53 bits: neither 0 nor 1 after rounding
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -66,5 +66,6 @@ class Sampling:
 def invert(probabilities_RV: Tensor, uniform_R: Tensor) -> Tensor:
     """The token at which the cumulative distribution passes `uniform_R`; never one of probability 0."""
     cumulative_RV = probabilities_RV.cumsum(-1)
-    target_R1 = uniform_R[:, None] * cumulative_RV[:, -1:]
-    return torch.searchsorted(cumulative_RV, target_R1, right=True)[:, 0].clamp(max=probabilities_RV.shape[-1] - 1)
+    total_R1 = cumulative_RV[:, -1:]
+    target_R1 = torch.minimum(uniform_R[:, None] * total_R1, torch.nextafter(total_R1, total_R1.new_zeros(())))
+    return torch.searchsorted(cumulative_RV, target_R1, right=True)[:, 0]
