@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paradigms.quality.ngram import ByteNgram
@@ -27,6 +27,7 @@ def reference_probability(documents: list[bytes], context: bytes, byte: int) -> 
     return (followers[byte] + len(followers) * shorter) / (followers.total() + len(followers))
 
 
+@settings(deadline=None)
 @given(texts.filter(any), st.integers(1, 5), st.binary(max_size=6), st.binary(min_size=1, max_size=8))
 def test_agrees_with_the_reference(documents, order, context, data):
     context, data = bytes(b % 5 for b in context), bytes(b % 5 for b in data)
@@ -37,6 +38,7 @@ def test_agrees_with_the_reference(documents, order, context, data):
         assert got == pytest.approx(-math.log(reference_probability(documents, history, text[i])), rel=1e-12)
 
 
+@settings(deadline=None, max_examples=40)
 @given(texts.filter(any), st.integers(1, 7), st.binary(max_size=6))
 def test_probabilities_sum_to_one(documents, order, context):
     model = ByteNgram.fit(documents, order=order)

@@ -4,7 +4,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paradigms.quality.samples import distinct_n, longest_run, sample_statistics, token_entropy_nats
@@ -30,6 +30,7 @@ def test_too_short_is_undefined_not_zero():
     assert token_entropy_nats([5]) == 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=50))
 def test_bounds(tokens):
     entropy = token_entropy_nats(tokens)
