@@ -25,8 +25,8 @@ $(READY): pyproject.toml constraints.txt
 bench: $(READY)  ## three paradigms side by side: table and report (10 minutes on 2 cores)
 	$(PY) -m paradigms -m experiment=side_by_side
 
-train: $(READY)  ## train the models of the zoo afresh (hours on 2 cores; resumable)
-	$(PY) -m paradigms.training
+train: $(READY)  ## train the models of the zoo afresh (under 40 minutes a model; resumable)
+	$(PY) -m paradigms.train
 
 test: $(READY)  ## the tests, but for slow ones and those that need a GPU
 	$(PY) -m pytest -q

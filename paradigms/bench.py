@@ -36,7 +36,7 @@ from paradigms.measure.warmup import warm_up  # noqa: E402
 from paradigms.paradigm import Paradigm, Request, StateBytes  # noqa: E402
 from paradigms.quality.ngram import ByteNgram  # noqa: E402
 from paradigms.quality.samples import sample_statistics  # noqa: E402
-from paradigms.training.weights import HELDOUT_MASKS, HELDOUT_WINDOW, Weights, heldout_likelihood  # noqa: E402
+from paradigms.weights import HELDOUT_MASKS, HELDOUT_WINDOW, Weights, heldout_likelihood, load_corpus  # noqa: E402
 
 IMPORT_S = time.perf_counter() - _import_started
 REPORT_EVERY_S = 5.0
@@ -55,7 +55,7 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
 
     started = time.perf_counter()
     weights = cell.train.load(cell.wanted, report=lambda what, done, total: None)
-    corpus = cell.corpus.load()
+    corpus = load_corpus(cell.corpus)
     weights.model.to(device=device, dtype=getattr(torch, cell.device.dtype)).eval().requires_grad_(False)
     paradigm = NativeParadigm(weights.model, cell.decoder, weights.tokenizer)
     requests = partial(make_requests, cell, round_index, corpus=corpus, tokenizer=weights.tokenizer)
@@ -98,8 +98,8 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
 def prepare(cell: Cell) -> None:
     """Do once what the units of a checkpoint share, before any clock runs: train, score held-out text, fill caches."""
     set_threads(cell.device.threads)
-    weights = cell.train.load(cell.wanted, report=_Printed(str(cell.paradigm["name"])))
-    corpus = cell.corpus.load()
+    weights = cell.train.load(cell.wanted, report=Printed(str(cell.paradigm["name"])))
+    corpus = load_corpus(cell.corpus)
     token_stream(corpus, weights.tokenizer, "heldout")
     if cell.measure.quality:
         judge(corpus)
@@ -281,7 +281,7 @@ def _random_prompt(seed: int, index: int, length: int, tokenizer: Tokenizer) -> 
     return [tokenizer.bos_id, *draw.tolist()]
 
 
-class _Printed:
+class Printed:
     """Tells of a training every few seconds: how far, and how long still."""
 
     def __init__(self, name: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from paradigms.decoding.native import Decoder
 from paradigms.measure.environment import gpu_names
 from paradigms.models.config import ModelConfig
-from paradigms.training.weights import CorpusConfig, TokenizerConfig, Wanted, WeightSource
+from paradigms.weights import CorpusConfig, TokenizerConfig, Wanted, WeightSource
 from paradigms.workload import Device, Measure, Workload
 
 

@@ -10,13 +10,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from paradigms.build import suggest
+from paradigms.grid import NOT_CELL
 from paradigms.lane import LaneSummary, run_planned
 from paradigms.plan import Plan
 from paradigms.progress import progress
@@ -79,6 +81,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {explain(error)}", file=sys.stderr)
         return BAD_INPUT
     return 0
+
+
+def compose(overrides: Sequence[str]) -> dict[str, Any]:
+    """Resolved config of one cell, as the command line composes it, without what belongs to the sweep."""
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        config = hydra.compose("config", list(overrides))
+    resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items() if key not in NOT_CELL}
 
 
 def explain(error: BaseException) -> str:

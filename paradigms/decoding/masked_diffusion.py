@@ -97,15 +97,14 @@ class MaskedDiffusion(Sampling):
         canvas = _Canvas(model, requests, vocabulary)
         step = 0
         while canvas.num_masked:
-            chosen_BL, tokens_BL, computed = (
-                self._over_threshold(canvas, step) if self.threshold is not None else self._share(canvas, step)
-            )
-            canvas.fill(chosen_BL, tokens_BL)
+            choose = self._share if self.threshold is None else self._over_threshold
+            chosen_BL, tokens_BL, num_chosen = choose(canvas, step)
+            canvas.fill(chosen_BL, tokens_BL, num_chosen)
             step += 1
-            yield canvas.event(chosen_BL, computed)
+            yield canvas.event(chosen_BL)
 
     def _share(self, canvas: _Canvas, step: int) -> tuple[Tensor, Tensor, int]:
-        """This step's share of every row's canvas."""
+        """This step's share of every row's canvas: which positions, all drawn tokens, how many positions."""
         shares = [_share(length, self.num_steps(length), step) for length in canvas.lengths]
         if self.order == "random":
             chosen_BL = canvas.next_in_order(shares)
@@ -114,13 +113,13 @@ class MaskedDiffusion(Sampling):
             tokens_BL, confidence_BL = self._draw(canvas, canvas.masked_BL, step)
             rank_BL = confidence_BL.argsort(dim=-1, descending=True, stable=True).argsort(-1)
             chosen_BL = canvas.masked_BL & (rank_BL < torch.tensor(shares, device=rank_BL.device)[:, None])
-        return chosen_BL, tokens_BL, canvas.num_columns
+        return chosen_BL, tokens_BL, sum(shares)
 
-    def _over_threshold(self, canvas: _Canvas, step: int) -> tuple[Tensor, Tensor, int]:
+    def _over_threshold(self, canvas: _Canvas, step: int) -> tuple[Tensor, Tensor, None]:
         """Every drawn token that is probable enough, and each unfinished row's most probable one."""
         tokens_BL, confidence_BL = self._draw(canvas, canvas.masked_BL, step)
         best_BL = torch.zeros_like(canvas.masked_BL).scatter(-1, confidence_BL.argmax(-1, keepdim=True), True)
-        return canvas.masked_BL & (best_BL | (confidence_BL >= self.threshold)), tokens_BL, canvas.num_columns
+        return canvas.masked_BL & (best_BL | (confidence_BL >= self.threshold)), tokens_BL, None
 
     def _draw(self, canvas: _Canvas, wanted_BL: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """One forward: a token for every wanted position, and how probable the model finds it (-1 elsewhere).
@@ -177,24 +176,27 @@ class _Canvas:
         logits_MV[:, self.vocabulary.mask_id] = float("-inf")
         return logits_MV
 
-    def fill(self, chosen_BL: Tensor, tokens_BL: Tensor) -> None:
-        """Make the chosen tokens final."""
+    def fill(self, chosen_BL: Tensor, tokens_BL: Tensor, num_chosen: int | None) -> None:
+        """Make the chosen tokens final; counted on the device, which waits for it, when their number is not known."""
         canvas_BL = torch.where(chosen_BL, tokens_BL, self.tokens_BT.gather(-1, self.column_BL))
         self.tokens_BT = self.tokens_BT.scatter(-1, self.column_BL, canvas_BL)
         self.masked_BL = self.masked_BL & ~chosen_BL
-        self.num_masked = int(self.masked_BL.sum())
+        self.num_masked -= int(chosen_BL.sum()) if num_chosen is None else num_chosen
 
-    def event(self, chosen_BL: Tensor, computed: int) -> Event:
+    def event(self, chosen_BL: Tensor) -> Event:
         event = Event(
             phase="denoise",
             positions_K=range(max(self.lengths)),
             token_ids_BK=self.tokens_BT.gather(-1, self.column_BL),
             final_BK=chosen_BL,
             forwards={"model": 1},
-            positions_computed=computed,
+            positions_computed=self.num_columns,
         )
         if not self.num_masked:
             for row, request in enumerate(self.requests):
+                if request.ignore_eos:
+                    event.finished[row] = "length"
+                    continue
                 ids = event.token_ids_BK[row, : request.max_new_tokens].tolist()
                 event.finished[row], event.num_committed[row] = finish(request, ids, self.vocabulary)
         return event

@@ -124,7 +124,7 @@ class RandomWeights:
 
     def load(self, wanted: Wanted, report: Report) -> Weights:
         torch.manual_seed(self.seed)
-        tokenizer = wanted.tokenizer.load(wanted.corpus.load())
+        tokenizer = _load_tokenizer(wanted.tokenizer, wanted.corpus)
         return Weights(wanted.model.build(), tokenizer, self.checkpoint_id(wanted), {})
 
 
@@ -138,14 +138,14 @@ class TrainedHere(Recipe):
         return self.longest
 
     def checkpoint_id(self, wanted: Wanted) -> str:
-        corpus = _load_corpus(wanted.corpus)
+        corpus = load_corpus(wanted.corpus)
         return content_hash(
             {
                 "model": checkpoint.config_dict(wanted.model),
                 "recipe": dataclasses.asdict(self),
                 "corpus": corpus.sha256,
                 "tokenizer": _load_tokenizer(wanted.tokenizer, wanted.corpus).sha256,
-                "code": code_hash("models", "training", "data"),
+                "code": code_hash("models", "training", "data", "quality"),
                 "torch": torch.__version__,
                 "device": _device().type,
                 "machine": platform.machine(),
@@ -159,7 +159,7 @@ class TrainedHere(Recipe):
         return _from_folder(folder, checkpoint.read_card(folder), folder.name)
 
     def _train(self, wanted: Wanted, folder: Path, report: Report) -> None:
-        corpus, tokenizer = _load_corpus(wanted.corpus), _load_tokenizer(wanted.tokenizer, wanted.corpus)
+        corpus, tokenizer = load_corpus(wanted.corpus), _load_tokenizer(wanted.tokenizer, wanted.corpus)
         if self.longest > wanted.model.max_positions:
             raise ValueError(
                 f"train.lengths has {self.longest}, more than model.max_positions={wanted.model.max_positions}"
@@ -225,13 +225,14 @@ def _from_folder(folder: Path, card: Mapping[str, Any], checkpoint_id: str) -> W
 
 
 @lru_cache(maxsize=4)
-def _load_corpus(config: CorpusConfig) -> Corpus:
+def load_corpus(config: CorpusConfig) -> Corpus:
+    """The corpus of a config, once a process."""
     return config.load()
 
 
 @lru_cache(maxsize=4)
 def _load_tokenizer(config: TokenizerConfig, corpus: CorpusConfig) -> Tokenizer:
-    return config.load(_load_corpus(corpus))
+    return config.load(load_corpus(corpus))
 
 
 def _device() -> torch.device:

@@ -1,0 +1,80 @@
+"""`python -m paradigms.train`: train the zoo's models afresh and publish them into the package.
+
+One process a model, one thread each, as many at once as there are cores. Ctrl-C is safe: the next call goes on from the last saved step
+and ends with the same weights. Hydra overrides change the recipe: `python -m paradigms.train --no-publish train.num_tokens=200000`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from paradigms import zoo
+from paradigms.bench import Printed
+from paradigms.build import build
+from paradigms.cell import Cell
+from paradigms.cli import BAD_INPUT, INTERRUPTED, compose, explain
+from paradigms.measure.environment import set_threads, usable_cores
+from paradigms.weights import CHECKPOINTS, HELDOUT_WINDOW, heldout_likelihood, load_corpus
+
+MODELS = ("ar", "ssm", "diffusion")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m paradigms.train", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS), help="paradigms to train")
+    parser.add_argument("--jobs", type=int, default=usable_cores(), help="trainings at once (default: one a core)")
+    parser.add_argument("--no-publish", action="store_true", help="leave the zoo as it is; checkpoints stay in runs/")
+    parser.add_argument("overrides", nargs="*", help="hydra overrides, such as train.num_tokens=200000")
+    options, unknown = parser.parse_known_args(arguments)
+    overrides = [*options.overrides, *unknown]
+    try:
+        if len(options.only) == 1:
+            train_one(options.only[0], overrides, publish=not options.no_publish)
+            return 0
+        return train_all(options.only, overrides, jobs=max(1, options.jobs), publish=not options.no_publish)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from the last saved step", file=sys.stderr)
+        return INTERRUPTED
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def train_all(names: Sequence[str], overrides: Sequence[str], *, jobs: int, publish: bool) -> int:
+    """A process a model; the worst exit code."""
+
+    def run(name: str) -> int:
+        command = [sys.executable, "-m", "paradigms.train", *overrides, "--only", name]
+        return subprocess.run(command + ([] if publish else ["--no-publish"]), check=False).returncode
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return max(pool.map(run, names))
+
+
+def train_one(name: str, overrides: Sequence[str], *, publish: bool) -> None:
+    """Train one model and, unless told otherwise, put it into the zoo."""
+    try:
+        config = compose([f"paradigm={name}", "train=full", *overrides])
+    except Exception as error:
+        raise ValueError(explain(error)) from error
+    cell: Cell = build(config)
+    set_threads(cell.device.threads)
+    weights = cell.train.load(cell.wanted, report=Printed(name))
+    print(f"{name}: scoring the held-out text", flush=True)
+    heldout = heldout_likelihood(weights, load_corpus(cell.corpus))
+    folder = Path(CHECKPOINTS) / weights.checkpoint
+    if publish:
+        folder = zoo.publish(folder, name, {"heldout": {**dataclasses.asdict(heldout), "window": HELDOUT_WINDOW}})
+    bound = "at most " if heldout.is_bound else ""
+    print(f"{name}: {bound}{heldout.bits_per_byte:.3f} bits per byte on held-out text; {folder}", flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
