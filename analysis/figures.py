@@ -13,7 +13,11 @@ from analysis import findings, statistics, style
 from analysis.frames import Frames
 from analysis.summary import BATCH_SIZE, OUTPUT_LEN, PROMPT_LEN, axes_varying, headline_cells, series_over
 
-AXIS_NAMES = {OUTPUT_LEN: "output length, tokens", PROMPT_LEN: "prompt length, tokens", BATCH_SIZE: "batch size, requests"}
+AXIS_NAMES = {
+    OUTPUT_LEN: "output length, tokens",
+    PROMPT_LEN: "prompt length, tokens",
+    BATCH_SIZE: "batch size, requests",
+}
 UNITS = {
     "e2e_s": "end to end, seconds",
     "e2e_per_token_s": "end to end / tokens, seconds a token",
@@ -48,7 +52,7 @@ def choose(frames: Frames) -> list[Choice]:
     chosen: list[Choice] = []
     if OUTPUT_LEN in axes:
         chosen += [
-            Choice("latency", "Latency against output length", latency, findings.latency),
+            Choice("latency", "Latency against output length", latency, findings.slopes),
             Choice("seconds_a_token", "Seconds a token", seconds_a_token, findings.seconds_a_token),
             Choice("first_token", "Time to first token and per output token", first_token, findings.first_token),
             Choice("tokens_per_forward", "Tokens per forward", tokens_per_forward, findings.tokens_per_forward),
@@ -66,7 +70,15 @@ def choose(frames: Frames) -> list[Choice]:
     return chosen
 
 
-def _against(frames: Frames, axis: str, metrics: list[str], *, titles: list[str] | None = None, slope_of: str = "", notes: tuple[str, ...] = ()) -> Figure:
+def _against(
+    frames: Frames,
+    axis: str,
+    metrics: list[str],
+    *,
+    titles: list[str] | None = None,
+    slope_of: str = "",
+    notes: tuple[str, ...] = (),
+) -> Figure:
     """A panel a metric, each against `axis`, log-log; the legend tells the slope of `slope_of`."""
     rows = series_over(frames, axis)
     with style.look():
@@ -118,7 +130,9 @@ def _unit(metric: str) -> str:
 
 def latency(frames: Frames) -> Figure:
     """End-to-end latency against output length, with the exponent of each."""
-    return _against(frames, OUTPUT_LEN, ["e2e_s"], slope_of="e2e_s", notes=("Slope: exponent of E2E ~ N^slope ± its 95 % interval",))
+    return _against(
+        frames, OUTPUT_LEN, ["e2e_s"], slope_of="e2e_s", notes=("Slope: exponent of E2E ~ N^slope ± its 95 % interval",)
+    )
 
 
 def seconds_a_token(frames: Frames) -> Figure:
@@ -148,25 +162,38 @@ def memory(frames: Frames) -> Figure:
                    titles=["State", "Peak"], notes=("Crosses: the formula; memory is measured once, in the first round",))  # fmt: skip
     rows = series_over(frames, OUTPUT_LEN)
     rows = rows[rows["state_formula_bytes"] > 0]
-    fig.axes[0].plot(rows["x"], rows["state_formula_bytes"], linestyle="none", marker="+", color="black", markersize=9, zorder=4)
+    fig.axes[0].plot(
+        rows["x"], rows["state_formula_bytes"], linestyle="none", marker="+", color="black", markersize=9, zorder=4
+    )
     return fig
 
 
 def context(frames: Frames) -> Figure:
-    return _against(frames, PROMPT_LEN, ["ttft_s", "step_time_s", "state_used_bytes"], titles=["First token", "A step", "State"])
+    return _against(
+        frames, PROMPT_LEN, ["ttft_s", "step_time_s", "state_used_bytes"], titles=["First token", "A step", "State"]
+    )
 
 
 def batch(frames: Frames) -> Figure:
-    return _against(frames, BATCH_SIZE, ["throughput_tokens_per_s", "e2e_s"], titles=["Throughput of the batch", "Latency of a request"])
+    return _against(
+        frames,
+        BATCH_SIZE,
+        ["throughput_tokens_per_s", "e2e_s"],
+        titles=["Throughput of the batch", "Latency of a request"],
+    )
 
 
 def _quality_panel(frames: Frames, panel: Axes, rows: pd.DataFrame, metric: str) -> None:
     for label, group in _in_order(rows):
         mark = style.mark_of(frames, label)
         style.points(panel, group, "e2e_per_token_s", metric, mark, line=False)
-        bounds = group[group["bits_per_byte_is_bound"].eq(True) & group[metric].notna()] if metric == "bits_per_byte" else group[:0]
+        bounds = (
+            group[group["bits_per_byte_is_bound"].eq(True) & group[metric].notna()]
+            if metric == "bits_per_byte"
+            else group[:0]
+        )
         for x, y in zip(bounds["e2e_per_token_s"], bounds[metric], strict=True):
-            panel.annotate("", xy=(x, y), xytext=(0, -17), textcoords="offset points",
+            panel.annotate("", xy=(x, y), xytext=(0, -22), textcoords="offset points",
                            arrowprops={"arrowstyle": "<-", "color": mark.color, "lw": 1.3})  # fmt: skip
     panel.margins(x=0.12, y=0.14)
     style.log_axis(panel, "x", unit="s")
@@ -177,7 +204,9 @@ def _quality_panel(frames: Frames, panel: Axes, rows: pd.DataFrame, metric: str)
 def quality(frames: Frames) -> Figure:
     """What the speed costs: a judge's bits per byte beside token entropy, since dull text pleases a judge."""
     rows = headline_cells(frames)
-    metrics = [name for name in ("judge_bits_per_byte", "token_entropy_nats", "bits_per_byte") if rows[name].notna().any()]
+    metrics = [
+        name for name in ("judge_bits_per_byte", "token_entropy_nats", "bits_per_byte") if rows[name].notna().any()
+    ]
     titles = {"judge_bits_per_byte": "Judged text (lower: likelier)", "token_entropy_nats": "Its variety (higher: less dull)",
               "bits_per_byte": "Held-out text (arrow: upper bound)"}  # fmt: skip
     with style.look():
@@ -194,13 +223,23 @@ def quality(frames: Frames) -> Figure:
 def loss(frames: Frames) -> Figure:
     """Validation bits per byte against tokens seen; a bound is dashed and named so."""
     with style.look():
-        fig, (panel,) = style.panels(1, width=6)
+        fig, (panel,) = style.panels(1, width=7.2)
         handles = []
         for curve in findings.curves(frames):
             mark = style.mark_of(frames, curve.label)
             dash = style.dash_of(1) if curve.is_bound else "-"
-            panel.plot(curve.rows["tokens"] / 1e6, curve.rows["val_bits_per_byte"], color=mark.color, linestyle=dash, marker=".")
-            handles.append(style.handle(curve.name + ("\n(upper bound)" if curve.is_bound else ""), replace(mark, marker="."), dash=dash))
+            panel.plot(
+                curve.rows["tokens"] / 1e6,
+                curve.rows["val_bits_per_byte"],
+                color=mark.color,
+                linestyle=dash,
+                marker=".",
+            )
+            handles.append(
+                style.handle(
+                    curve.name + ("\n(upper bound)" if curve.is_bound else ""), replace(mark, marker="."), dash=dash
+                )
+            )
         panel.set(xlabel="training tokens, millions", ylabel="validation text, bits per byte")
         style.legend(fig, handles)
         style.caption(fig, frames, "Dashed: an upper bound, the true value lies at or below it")

@@ -36,7 +36,11 @@ def number(value: float, digits: int = 3) -> str:
 
 def with_interval(estimate: Estimate, digits: int = 3) -> str:
     text = number(estimate.value, digits)
-    return text if math.isnan(estimate.low) else f"{text} [{number(estimate.low, digits)}, {number(estimate.high, digits)}]"
+    return (
+        text
+        if math.isnan(estimate.low)
+        else f"{text} [{number(estimate.low, digits)}, {number(estimate.high, digits)}]"
+    )
 
 
 def slope_text(slope: Estimate) -> str:
@@ -56,15 +60,17 @@ def where(cells: pd.DataFrame) -> str:
 
 
 def ratio_to_reference(frames: Frames, metric: str = "e2e_s") -> pd.DataFrame:
-    """Headline cells with `ratio`: metric over the reference paradigm's, paired within rounds of one machine."""
+    """Headline cells with `ratio`: metric over the reference paradigm's, paired within the rounds of one sweep on one machine."""
     cells = headline_cells(frames)
-    by_round = per_request(frames).groupby(["cell", "round"])[metric].median()
+    by_round = per_request(frames).groupby(["cell", "sweep.name", "round"], dropna=False)[metric].median()
     reference = cells[cells["label"] == reference_label(frames)].drop_duplicates(["machine_id", "x"])
     reference_of = {(row.machine_id, row.x): row.cell for row in reference.itertuples()}
     ratios = []
     for row in cells.itertuples():
         other = reference_of.get((row.machine_id, row.x))
-        ratios.append(statistics.paired_ratio(by_round[row.cell], by_round[other]) if other else statistics.NOTHING)
+        ratios.append(
+            statistics.paired_ratio(by_round.loc[row.cell], by_round.loc[other]) if other else statistics.NOTHING
+        )
     return cells.assign(ratio=ratios)
 
 
@@ -73,7 +79,7 @@ def latency(frames: Frames) -> str:
     reference = reference_label(frames)
     others = cells[(cells["label"] != reference) & cells["ratio"].map(lambda ratio: ratio.count > 0)]
     fastest = cells.loc[cells["e2e_s"].idxmin()]
-    text = f"{_capital(where(cells))} {fastest['series']} is fastest with {number(fastest['e2e_s'])} s"
+    text = f"{capital(where(cells))} {fastest['series']} is fastest with {number(fastest['e2e_s'])} s"
     if len(others):
         slowest = others.loc[others["ratio"].map(lambda ratio: ratio.value).idxmax()]
         ratio = slowest["ratio"]
@@ -84,14 +90,29 @@ def latency(frames: Frames) -> str:
     return text + "."
 
 
+def slopes(frames: Frames) -> str:
+    rows = series_over(frames, OUTPUT_LEN)
+    found = {
+        str(name): statistics.loglog_slope(line["x"], line["e2e_s"])
+        for name, line in rows.groupby("series", sort=False)
+    }
+    low, high = min(found, key=lambda name: found[name].value), max(found, key=lambda name: found[name].value)
+    text = f"Latency grows with length as N^slope: {high} has {slope_text(found[high])}"
+    return text + (f", {low} {slope_text(found[low])}." if low != high else ".")
+
+
 def seconds_a_token(frames: Frames) -> str:
     rows = series_over(frames, OUTPUT_LEN).sort_values("x")
-    change = {name: line["e2e_per_token_s"].iloc[-1] / line["e2e_per_token_s"].iloc[0] for name, line in rows.groupby("series")}
+    change = {
+        name: line["e2e_per_token_s"].iloc[-1] / line["e2e_per_token_s"].iloc[0]
+        for name, line in rows.groupby("series")
+    }
     least, most = min(change, key=change.__getitem__), max(change, key=change.__getitem__)
+    second = f" and {number(change[most])} for {most}" if most != least else ""
     shortest, longest = int(rows["x"].min()), int(rows["x"].max())
     return (
-        f"From {shortest:,} to {longest:,} tokens the time of a token changes by a factor of {number(change[least])} for {least} "
-        f"and {number(change[most])} for {most}."
+        f"From {shortest:,} to {longest:,} tokens the time of a token changes by a factor of {number(change[least])} "
+        f"for {least}{second}."
     )
 
 
@@ -99,7 +120,7 @@ def first_token(frames: Frames) -> str:
     cells = headline_cells(frames)
     whole = [str(row.series) for row in cells.itertuples() if row.ttft_s >= 0.999 * row.e2e_s]
     quickest = cells.loc[cells["ttft_s"].idxmin()]
-    text = f"{_capital(where(cells))} {quickest['series']} shows its first token after {number(1e3 * quickest['ttft_s'])} ms"
+    text = f"{capital(where(cells))} {quickest['series']} shows its first token after {number(1e3 * quickest['ttft_s'])} ms"
     return text + (f"; only with the last one: {_list(whole)}." if whole else ".")
 
 
@@ -107,21 +128,26 @@ def tokens_per_forward(frames: Frames) -> str:
     cells = headline_cells(frames)
     one = [str(row.series) for row in cells.itertuples() if row.tokens_per_forward == 1]
     most = cells.loc[cells["tokens_per_forward"].idxmax()]
-    text = f"{_capital(where(cells))} {most['series']} commits {number(most['tokens_per_forward'])} tokens a forward"
+    text = f"{capital(where(cells))} {most['series']} commits {number(most['tokens_per_forward'])} tokens a forward"
     return text + (f"; exactly one: {_list(one)}." if one else ".")
 
 
 def positions(frames: Frames) -> str:
     rows = series_over(frames, OUTPUT_LEN).sort_values("x")
-    growth = {name: line["positions_computed"].iloc[-1] / line["positions_computed"].iloc[0] for name, line in rows.groupby("series")}
+    growth = {
+        name: line["positions_computed"].iloc[-1] / line["positions_computed"].iloc[0]
+        for name, line in rows.groupby("series")
+    }
     growth = {name: times for name, times in growth.items() if not math.isnan(times)}
     if not growth:
         return "No positions were recorded."
     cells = headline_cells(frames)
-    most, least = (cells.loc[pick] for pick in (cells["positions_computed"].idxmax(), cells["positions_computed"].idxmin()))
+    most, least = (
+        cells.loc[pick] for pick in (cells["positions_computed"].idxmax(), cells["positions_computed"].idxmin())
+    )
     steepest = max(growth, key=growth.__getitem__)
     return (
-        f"{_capital(where(cells))} {most['series']} computes {most['positions_computed']:,.0f} positions and {least['series']} "
+        f"{capital(where(cells))} {most['series']} computes {most['positions_computed']:,.0f} positions and {least['series']} "
         f"{least['positions_computed']:,.0f}; from the shortest to the longest output {steepest} grows most, "
         f"{number(growth[steepest])} times."
     )
@@ -136,7 +162,7 @@ def memory(frames: Frames) -> str:
     parts = [f"constant state: {_list(constant)}"] if constant else []
     parts += [f"from the shortest to the longest output the state grows: {_list(growing)}"] if growing else []
     parts += [f"no state between steps: {_list(none)}"] if none else []
-    return _capital("; ".join(parts) or "no state was recorded") + "."
+    return capital("; ".join(parts) or "no state was recorded") + "."
 
 
 def context(frames: Frames) -> str:
@@ -171,10 +197,10 @@ def quality(frames: Frames) -> str:
     best, worst = judged.loc[judged["judge_bits_per_byte"].idxmin()], judged.loc[judged["judge_bits_per_byte"].idxmax()]
     text = ", ".join(
         f"{row['series']} {number(row['judge_bits_per_byte'])} at {number(1e3 * row['e2e_per_token_s'])} ms a token"
-        for row in (best, worst)
+        for row in ([best, worst] if len(judged) > 1 else [best])
     )
     few = int(judged["generations"].min())
-    return f"{_capital(where(cells))} the judge gives, in bits per byte, {text} (at least {few} distinct generations a cell)."
+    return f"{capital(where(cells))} the judge gives, in bits per byte, {text} (at least {few} distinct generations a cell)."
 
 
 @dataclass(frozen=True)
@@ -194,7 +220,9 @@ def curves(frames: Frames) -> list[Curve]:
     order = headline_cells(frames)["label"].tolist()
     for checkpoint, curve in rows.groupby("checkpoint"):
         users = frames.ok[frames.ok["checkpoint"] == checkpoint]
-        shared = sorted(set(users["paradigm.label"]), key=lambda label: order.index(label) if label in order else len(order))
+        shared = sorted(
+            set(users["paradigm.label"]), key=lambda label: order.index(label) if label in order else len(order)
+        )
         trained = curve["paradigm"].iloc[0]
         name = shared[0] if len(shared) == 1 else _common(shared) or str(trained)
         found.append(Curve(name, shared[0], bool(users["bits_per_byte_is_bound"].any()), curve))
@@ -215,7 +243,7 @@ def _list(names: list[str]) -> str:
     return ("; " if any("," in name for name in unique) else ", ").join(unique)
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 

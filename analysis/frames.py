@@ -34,7 +34,16 @@ REQUEST_NUMBERS = ("repeat", "row", "seed", "prompt_tokens", "requested_tokens",
                    "e2e_s", "itl_median_s", "itl_max_s", "num_chunks", "max_chunk_tokens", "nfe", "positions_computed",
                    "step_time_s", "prefill_s", "token_entropy_nats", "distinct_1", "distinct_2",
                    "judge_bits_per_byte")  # fmt: skip
-TRAINING_NUMBERS = ("step", "tokens", "epoch", "train_nats", "val_bits_per_byte", "lr", "tokens_per_s", "peak_rss_bytes")
+TRAINING_NUMBERS = (
+    "step",
+    "tokens",
+    "epoch",
+    "train_nats",
+    "val_bits_per_byte",
+    "lr",
+    "tokens_per_s",
+    "peak_rss_bytes",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +83,9 @@ class Frames:
         cells = self.runs[constant].drop_duplicates("cell").set_index("cell")
         counts = pd.crosstab(self.runs["cell"], self.runs["status"]).reindex(columns=list(STATUSES), fill_value=0)
         cells = cells.join(counts.add_prefix("units_"))
-        cells["units_contended"] = self.ok.groupby("cell")["contended"].sum().reindex(cells.index, fill_value=0).astype(int)
+        cells["units_contended"] = (
+            self.ok.groupby("cell")["contended"].sum().reindex(cells.index, fill_value=0).astype(int)
+        )
         cells["requests"] = self.timed.groupby("cell").size().reindex(cells.index, fill_value=0)
         return cells.reset_index()
 
@@ -101,7 +112,11 @@ def load(*folders: str | Path) -> Frames:
     for path in paths:
         if not path.is_dir():
             near = sorted(str(other.parent) for other in path.parent.glob("*/records"))
-            hint = f"there are {', '.join(near)}" if near else "run a sweep first: python -m paradigms -m experiment=side_by_side"
+            hint = (
+                f"there are {', '.join(near)}"
+                if near
+                else "run a sweep first: python -m paradigms -m experiment=side_by_side"
+            )
             raise ValueError(f"no folder {path}; {hint}")
     units, notes = _read(paths, "runs")
     units = [unit for unit in units if unit["_source"] is not None]
@@ -164,7 +179,9 @@ def _frame(
         frame[name] = frame[name].astype(object).where(frame[name].notna(), None)
     for name in frame.columns:
         if "." in str(name) and frame[name].map(lambda value: isinstance(value, list | dict)).any():
-            frame[name] = frame[name].map(lambda value: canonical_json(value) if isinstance(value, list | dict) else value)
+            frame[name] = frame[name].map(
+                lambda value: canonical_json(value) if isinstance(value, list | dict) else value
+            )
     return frame
 
 

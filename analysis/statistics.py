@@ -55,7 +55,12 @@ def median_interval(values: pd.Series | Sequence[float], clusters: Sequence[obje
     if np.ptp(centres) == 0:
         return Estimate(value, value, value, len(centres))
     drawn = stats.bootstrap(
-        (centres,), np.median, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile", rng=np.random.default_rng(0)
+        (centres,),
+        np.median,
+        n_resamples=RESAMPLES,
+        confidence_level=LEVEL,
+        method="percentile",
+        rng=np.random.default_rng(0),
     )
     interval = drawn.confidence_interval
     return Estimate(value, float(interval.low), float(interval.high), len(centres))
@@ -93,6 +98,8 @@ def loglog_slope(x: Sequence[float] | pd.Series, y: Sequence[float] | pd.Series)
     points = points[(points["x"] > 0) & (points["y"] > 0)]
     if points["x"].nunique() < 2:
         return NOTHING
+    if points["y"].nunique() == 1:  # linregress gives no error of a fit to constants
+        return Estimate(0.0, 0.0, 0.0, len(points)) if len(points) > 2 else Estimate(0.0, math.nan, math.nan, len(points))
     fit = stats.linregress(np.log(points["x"]), np.log(points["y"]))
     count = len(points)
     if count < 3:

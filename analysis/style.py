@@ -81,20 +81,25 @@ def points(axes: Axes, rows: pd.DataFrame, x: str, y: str, mark: Mark, *, dash: 
         axes.plot(rows[x], rows[y], color=mark.color, linestyle=dash, alpha=0.85, zorder=2)
     for name, drawn in ((x, "xerr"), (y, "yerr")):
         if f"{name}_low" in rows:
-            reach = [(rows[name] - rows[f"{name}_low"]).clip(lower=0), (rows[f"{name}_high"] - rows[name]).clip(lower=0)]
+            reach = [
+                (rows[name] - rows[f"{name}_low"]).clip(lower=0),
+                (rows[f"{name}_high"] - rows[name]).clip(lower=0),
+            ]
             axes.errorbar(
                 rows[x], rows[y], fmt="none", ecolor=mark.color, elinewidth=1, capsize=2.5, zorder=2, **{drawn: reach}
             )
     for hollow, part in rows.groupby("contended"):
         axes.plot(
-            part[x], part[y], linestyle="none", marker=mark.marker, markersize=mark.size, markeredgewidth=1.4,
+            part[x], part[y], linestyle="none", marker=mark.marker, markersize=mark.size if line else 7, markeredgewidth=1.4,
             color=mark.color, markerfacecolor="white" if hollow else mark.color, zorder=3,
         )  # fmt: skip
 
 
 def handle(text: str, mark: Mark, *, dash: Any = "-", line: bool = True) -> Line2D:
     linestyle = dash if line else "none"
-    return Line2D([], [], color=mark.color, marker=mark.marker, markersize=min(mark.size, 7), linestyle=linestyle, label=text)
+    return Line2D(
+        [], [], color=mark.color, marker=mark.marker, markersize=min(mark.size, 7), linestyle=linestyle, label=text
+    )
 
 
 def legend(fig: Figure, handles: list[Line2D]) -> None:
@@ -108,8 +113,9 @@ def caption(fig: Figure, frames: Frames, *extra: str) -> None:
     rounds = frames.ok.groupby("cell")["round"].nunique()
     parts = [", ".join(machines) or "machine not recorded", rounds_note(int(rounds.min()), int(rounds.max())), *extra]
     if frames.ok["contended"].any():
-        parts.append("hollow: the machine was busy with something else in at least one round")
-    text = "\n".join(textwrap.wrap(". ".join(part for part in parts if part) + ".", width=int(fig.get_figwidth() * 15)))
+        parts.append("Hollow: the machine was busy with something else in at least one round")
+    sentences = ". ".join(part[0].upper() + part[1:] for part in parts if part) + "."
+    text = "\n".join(textwrap.wrap(sentences, width=int(fig.get_figwidth() * 15)))
     fig.supxlabel(text, x=0.008, ha="left", fontsize=8, color=GREY)
 
 
@@ -135,8 +141,8 @@ def log_axis(axes: Axes, which: str, *, values: pd.Series | None = None, unit: s
         axis.set_minor_locator(NullLocator())
         return
     low, high = axis.get_view_interval()
-    wide = high / low > 200
-    axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=12))
+    subs = (1.0,) if high / low > 200 else (1.0, 2.0, 5.0) if high / low > 5 else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+    axis.set_major_locator(LogLocator(subs=subs, numticks=12))
     axis.set_major_formatter(EngFormatter(unit=unit, sep=" " if unit else ""))
 
 

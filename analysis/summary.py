@@ -6,9 +6,9 @@ seeds, so a second round adds no new text. Memory is measured once, in the first
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
-import numpy as np
 import pandas as pd
 
 from analysis import statistics
@@ -21,8 +21,12 @@ TIMED = ("ttft_s", "tpot_s", "e2e_s", "e2e_per_token_s", "itl_median_s", "itl_ma
 GENERATED = ("judge_bits_per_byte", "token_entropy_nats", "distinct_1", "distinct_2")
 ONCE = (*BYTES, "parameters", "bits_per_byte", "bits_per_byte_se", "checkpoint_tokens")
 PERCENTILES = (90, 99)
+_COLUMNS = ["cell", "rounds", "generations", *(f"e2e_s_p{percent}" for percent in PERCENTILES), *ONCE,
+            *(f"{name}{end}" for name in (*TIMED, *GENERATED) for end in ("", "_low", "_high")),
+            "bits_per_byte_low", "bits_per_byte_high", "bits_per_byte_is_bound"]  # fmt: skip
 
 
+@lru_cache(maxsize=8)
 def per_request(frames: Frames) -> pd.DataFrame:
     """`Frames.timed` with what follows from one request: seconds a token, tokens a forward, throughput of its batch."""
     timed = frames.timed.copy()
@@ -41,10 +45,10 @@ def summarise(frames: Frames) -> pd.DataFrame:
     rows = []
     for cell, requests in timed.groupby("cell"):
         unit = units.get_group(cell)
-        row = {"cell": cell, "rounds": requests["round"].nunique(), "label": unit["paradigm.label"].iloc[0]}
+        row = {"cell": cell, "rounds": requests["round"].nunique()}
         for name in TIMED:
             row |= _named(name, statistics.median_interval(requests[name], requests["round"]))
-        texts = requests.drop_duplicates(["request_id", "seed", "row"] if requests["request_id"].isna().all() else ["request_id", "seed"])
+        texts = requests.drop_duplicates(["request_id", "seed"])
         row["generations"] = len(texts)
         for name in GENERATED:
             row |= _named(name, statistics.median_interval(texts[name]))
@@ -56,30 +60,43 @@ def summarise(frames: Frames) -> pd.DataFrame:
         row["bits_per_byte_low"], row["bits_per_byte_high"] = row["bits_per_byte"] - half, row["bits_per_byte"] + half
         row["bits_per_byte_is_bound"] = bool(unit["bits_per_byte_is_bound"].any())
         rows.append(row)
-    summary = pd.DataFrame(rows) if rows else pd.DataFrame(columns=["cell", "label", *TIMED, *GENERATED, *ONCE])
+    summary = pd.DataFrame(rows) if rows else pd.DataFrame(columns=_COLUMNS, dtype=float).astype({"cell": object})
     cells = frames.cells.merge(summary, on="cell", how="left")
     cells["label"] = cells["paradigm.label"]
     cells["contended"] = cells["units_contended"] > 0
-    order = {label: index for index, label in enumerate(labels(frames))}
-    return cells.sort_values(["label", "machine_id", *WORK], key=lambda column: column.map(order) if column.name == "label" else column).reset_index(drop=True)
+    cells["bits_per_byte_is_bound"] = cells["bits_per_byte_is_bound"].eq(True)
+    place = {label: index for index, label in enumerate(labels(frames))}
+    cells["_place"] = cells["label"].map(place)
+    return cells.sort_values(["_place", "machine_id", *WORK]).drop(columns="_place").reset_index(drop=True)
 
 
 def _named(name: str, estimate: statistics.Estimate) -> dict[str, float]:
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
+@lru_cache(maxsize=8)
 def labels(frames: Frames) -> list[str]:
     """Labels of the paradigms in their one order, which fixes colours, legends and tables."""
-    pairs = frames.runs[["paradigm.name", "paradigm.label"]].fillna("").drop_duplicates().sort_values(["paradigm.name", "paradigm.label"])
+    pairs = (
+        frames.runs[["paradigm.name", "paradigm.label"]]
+        .fillna("")
+        .drop_duplicates()
+        .sort_values(["paradigm.name", "paradigm.label"])
+    )
     return list(dict.fromkeys(pairs["paradigm.label"]))
 
 
 def reference_label(frames: Frames) -> str:
     """The paradigm that the others are compared with: `ar` where it ran, else the first."""
     plain = frames.ok[frames.ok["paradigm.name"] == "ar"]["paradigm.label"]
-    return str(plain.iloc[0]) if len(plain) else next(label for label in labels(frames) if label in set(frames.ok["paradigm.label"]))
+    return (
+        str(plain.iloc[0])
+        if len(plain)
+        else next(label for label in labels(frames) if label in set(frames.ok["paradigm.label"]))
+    )
 
 
+@lru_cache(maxsize=16)
 def series_over(frames: Frames, axis: str) -> pd.DataFrame:
     """Rows of `summarise` that vary along `axis` with all other work equal, with the `series` they belong to.
 
@@ -91,15 +108,23 @@ def series_over(frames: Frames, axis: str) -> pd.DataFrame:
     others = ["label", "machine_id", *(name for name in WORK if name != axis)]
     spread = cells.groupby(others, dropna=False)[axis].transform("nunique")
     cells = cells[spread > 1]
-    cells["series"], cells["x"] = cells["label"], cells[axis]
-    for label, group in cells.groupby("label"):
-        cells.loc[group.index, "series"] = _tell_apart(str(label), group, axis)
-    return cells.sort_values("x", kind="stable")
+    cells = _named_series(cells, axis)
+    lone = cells.groupby(["series", "machine_id"])["x"].transform("nunique") < 2
+    return _named_series(cells[~lone], axis).sort_values("x", kind="stable")
+
+
+def _named_series(cells: pd.DataFrame, axis: str) -> pd.DataFrame:
+    names = [_tell_apart(str(label), group, axis) for label, group in cells.groupby("label")]
+    return cells.assign(series=pd.concat(names) if names else None, x=cells[axis])
 
 
 def _tell_apart(label: str, group: pd.DataFrame, axis: str) -> pd.Series:
     """Series names: the label, and the fewest factors that leave one cell a point."""
-    factors = [name for name in group if "." in str(name) and name not in (axis, *WORK, "paradigm.name", "paradigm.label", "sweep.name")]
+    factors = [
+        name
+        for name in group
+        if "." in str(name) and name not in (axis, *WORK, "paradigm.name", "paradigm.label", "sweep.name")
+    ]
     candidates = [name for name in WORK if name != axis] + ["machine_id", *factors, "sweep.name"]
     chosen: list[str] = []
     points = group[axis].nunique()
@@ -110,7 +135,9 @@ def _tell_apart(label: str, group: pd.DataFrame, axis: str) -> pd.Series:
             points = split
         if points == len(group):
             break
-    return group.apply(lambda row: " · ".join([label, *(f"{name.split('.')[-1]} {show(row[name])}" for name in chosen)]), axis=1)
+    return group.apply(
+        lambda row: " · ".join([label, *(f"{name.split('.')[-1]} {show(row[name])}" for name in chosen)]), axis=1
+    )
 
 
 def axes_varying(frames: Frames) -> list[str]:
@@ -120,11 +147,14 @@ def axes_varying(frames: Frames) -> list[str]:
 
 def show(value: object) -> str:
     """A factor's value as text: 16.0 as 16, a missing one as none."""
-    if value is None or (isinstance(value, float) and np.isnan(value)):
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() else f"{value:g}"
+    return str(value)
 
 
+@lru_cache(maxsize=8)
 def headline_cells(frames: Frames) -> pd.DataFrame:
     """The cell of each series at the largest value that all series share of the first varying axis.
 
@@ -134,10 +164,7 @@ def headline_cells(frames: Frames) -> pd.DataFrame:
     rows = series_over(frames, axis)
     if not len(rows):
         rows = summarise(frames)
-        rows = rows[rows["e2e_s"].notna()].copy()
-        rows["series"], rows["x"] = rows["label"], rows[axis]
-        for label, group in rows.groupby("label"):
-            rows.loc[group.index, "series"] = _tell_apart(str(label), group, axis)
+        rows = _named_series(rows[rows["e2e_s"].notna()], axis)
     else:
         shared = set.intersection(*(set(group["x"]) for _, group in rows.groupby("series")))
         largest = max(shared) if shared else None

@@ -33,6 +33,7 @@ class Truth:
     bits_per_byte: float
     judge: float
     entropy_nats: float
+    schedule: int | str | None = None
     parameters: int = PARAMETERS
 
     def positions(self, prompt_len: int, output_len: int) -> list[int]:
@@ -51,10 +52,12 @@ class Truth:
 
 AR = Truth("ar", "AR, KV cache", "cached", 1.2e-3, 5e-6, lambda n: n, 1.74, 1.9, 4.1)
 NAIVE = Truth("ar_no_cache", "AR, no cache", "uncached", 1.2e-3, 5e-6, lambda n: n, 1.74, 1.9, 4.1)
-SSM = Truth("ssm", "Mamba-2", "recurrent", 1.9e-3, 6e-6, lambda n: n, 1.83, 2.0, 4.15, PARAMETERS - 6_000)
-FULL = Truth("diffusion", "Diffusion, K = L", "canvas", 1.5e-3, 8e-6, lambda n: n, 2.36, 2.5, 4.0)
-QUARTER = Truth("diffusion_quarter", "Diffusion, K = L/4", "canvas", 1.5e-3, 8e-6, lambda n: n // 4, 2.36, 2.9, 4.3)
-SIXTEEN = Truth("diffusion_16", "Diffusion, K = 16", "canvas", 1.5e-3, 8e-6, lambda n: min(16, n), 2.36, 3.3, 4.5)
+SSM = Truth("ssm", "Mamba-2", "recurrent", 1.9e-3, 6e-6, lambda n: n, 1.83, 2.0, 4.15, parameters=PARAMETERS - 6_000)
+FULL = Truth("diffusion", "Diffusion, K = L", "canvas", 1.5e-3, 8e-6, lambda n: n, 2.36, 2.5, 4.0, "L")
+QUARTER = Truth(
+    "diffusion_quarter", "Diffusion, K = L/4", "canvas", 1.5e-3, 8e-6, lambda n: n // 4, 2.36, 2.9, 4.3, "L/4"
+)
+SIXTEEN = Truth("diffusion_16", "Diffusion, K = 16", "canvas", 1.5e-3, 8e-6, lambda n: 16, 2.36, 3.3, 4.5, 16)
 THRESHOLD = Truth("diffusion_threshold", "Diffusion, p > 0.9", "canvas", 1.5e-3, 8e-6, lambda n: n // 2, 2.36, 2.6, 4.1)
 ALL = (AR, NAIVE, SSM, FULL, QUARTER, SIXTEEN, THRESHOLD)
 
@@ -90,7 +93,9 @@ def write_sweep(
             config = _config(truth, prompt_len, output_len, batch_size) | (factors or {})
             key = unit_key(cell=config, round_index=round_index, code=code, checkpoint=truth.name, machine=machine_id)
             run = {"key": key, "cell_key": content_hash(config), "round": round_index, "started_at": started_at}
-            run |= config | _machine(machine_id, machine, code) | {"contended": contended(truth, output_len, round_index)}
+            run |= (
+                config | _machine(machine_id, machine, code) | {"contended": contended(truth, output_len, round_index)}
+            )
             run["is_anchor"] = truth is paradigms[0] and output_len == min(output_lens)
             failure = fail(truth, output_len, round_index)
             if failure:
@@ -98,7 +103,13 @@ def write_sweep(
                 continue
             run |= _unit(truth, prompt_len, output_len, batch_size, round_index)
             requests, samples = _requests(
-                key, truth, prompt_len, output_len, batch_size, repeats, lambda: drift * random.lognormal(0, repeat_noise)
+                key,
+                truth,
+                prompt_len,
+                output_len,
+                batch_size,
+                repeats,
+                lambda: drift * random.lognormal(0, repeat_noise),
             )
             writer.write_unit(run, requests=requests, samples=samples)
     training = [row for truth in paradigms for row in _training(truth)]
@@ -111,17 +122,19 @@ def _checkpoint(truth: Truth) -> str:
 
 
 def _config(truth: Truth, prompt_len: int, output_len: int, batch_size: int) -> dict[str, Any]:
-    decoder: dict[str, Any] = {"decoder.temperature": 1.0, "decoder.top_k": None, "decoder.top_p": 1.0}
-    if truth.kind in ("cached", "uncached"):
-        decoder["decoder.cache"] = "kv" if truth.kind == "cached" else "none"
+    decoder: dict[str, Any] = {"decoder.temperature": 1.0, "decoder.top_k": None, "decoder.top_p": None}
     if truth.kind == "canvas":
-        decoder["decoder.steps"] = truth.steps(output_len)
+        threshold = 0.9 if truth.schedule is None else None
+        decoder |= {"decoder.steps": truth.schedule, "decoder.threshold": threshold}
+    else:
+        decoder["decoder.cache"] = "none" if truth.kind == "uncached" else "state"
     return {
         "paradigm.name": truth.name, "paradigm.label": truth.label, "sweep.name": "side_by_side",
         "workload.output_len": output_len, "workload.prompt_len": prompt_len, "workload.batch_size": batch_size,
         "workload.prompts": "heldout", "workload.stop": "length",
-        "model.num_layers": LAYERS, "model.d_model": 128, "model.vocab_size": 1024,
-        "model.attention": "bidirectional" if truth.kind == "canvas" else "causal",
+        "model.block": "M" if truth.kind == "recurrent" else "AF", "model.num_blocks": LAYERS, "model.vocab_size": 1024,
+        "model.d_model": KV_HEADS * HEAD_DIM, "model.num_heads": KV_HEADS, "model.num_kv_heads": KV_HEADS,
+        "model.causal": truth.kind != "canvas",
         "device.name": "cpu", "device.threads": 1, "device.dtype": "float32",
         "train.source": "zoo", "measure.rounds": 3, "measure.timeline": "device",
     } | decoder  # fmt: skip
@@ -175,7 +188,9 @@ def _requests(
                 "prefill_s": times[0] * factor if streams else None, "token_entropy_nats": truth.entropy_nats + spread,
                 "distinct_1": 0.7, "distinct_2": 0.95, "judge_bits_per_byte": truth.judge + spread,
             })  # fmt: skip
-            samples.append(identity | {"prompt_ids": [0] * prompt_len, "token_ids": [1] * output_len, "text": "the " * 8})
+            samples.append(
+                identity | {"prompt_ids": [0] * prompt_len, "token_ids": [1] * output_len, "text": "the " * 8}
+            )
     return requests, samples
 
 

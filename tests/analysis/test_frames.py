@@ -1,0 +1,105 @@
+"""Loading: what counts, what is left out, and that it is said."""
+
+import json
+import shutil
+
+import pytest
+from synthetic_records import AR, SSM, write_sweep
+
+from analysis import load
+from paradigms.records import RecordWriter
+
+SMALL = {"paradigms": (AR, SSM), "output_lens": (16, 32), "rounds": 2}
+
+
+def only_shard(folder, table):
+    return next((folder / "records").glob(f"{table}-a.jsonl"))
+
+
+def test_counts_and_join(tmp_path):
+    frames = load(write_sweep(tmp_path / "s", **SMALL))
+    assert (len(frames.runs), len(frames.requests), len(frames.cells), len(frames.samples)) == (8, 16, 4, 16)
+    assert frames.notes == ()
+    assert (frames.timed["workload.output_len"] == frames.timed["committed_tokens"]).all()
+    assert frames.cells["units_ok"].tolist() == [2] * 4 and frames.cells["requests"].tolist() == [4] * 4
+    assert frames.tokens.empty
+
+
+def test_requests_of_a_unit_without_a_runs_line_do_not_count(tmp_path):
+    folder = write_sweep(tmp_path / "s", **SMALL)
+    path = only_shard(folder, "runs")
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    frames = load(folder)
+    assert (len(frames.runs), len(frames.requests)) == (7, 14)
+
+
+def test_corrupted_lines_are_left_out_and_named(tmp_path):
+    folder = write_sweep(tmp_path / "s", **SMALL)
+    path = only_shard(folder, "requests")
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2][:40] + b"\n"
+    lines[4] = b"\xff\xfe not text\n"
+    path.write_bytes(b"".join(lines))
+    frames = load(folder)
+    assert len(frames.requests) == 14
+    (note,) = frames.notes
+    assert str(path) in note and "2 corrupted lines" in note and "3, 5" in note
+
+
+def test_value_of_a_wrong_type_is_left_out_and_said(tmp_path):
+    folder = write_sweep(tmp_path / "s", **SMALL)
+    path = only_shard(folder, "requests")
+    lines = path.read_text().splitlines()
+    lines[0] = json.dumps(json.loads(lines[0]) | {"e2e_s": "soon"})
+    path.write_text("\n".join(lines) + "\n")
+    frames = load(folder)
+    assert frames.requests["e2e_s"].isna().sum() == 1
+    assert any("e2e_s" in note for note in frames.notes)
+
+
+def test_ok_wins_over_failed_whatever_the_order(tmp_path):
+    folder = tmp_path / "s"
+    write_sweep(folder, **SMALL, shard="b", fail=lambda *_: ("failed", "no"), started_at="2026-01-02T00:00:00Z")
+    write_sweep(folder, **SMALL, shard="a")
+    frames = load(folder)
+    assert set(frames.runs["status"]) == {"ok"} and len(frames.runs) == 8 and len(frames.requests) == 16
+
+
+def test_of_a_unit_tried_twice_in_one_shard_only_the_last_try_counts(tmp_path):
+    folder = tmp_path / "s"
+    writer = RecordWriter(folder, "a")
+    unit = {"key": "k", "cell_key": "c", "round": 0, "status": "ok"}
+    tries = [[{"key": "k", "repeat": r, "row": 0, "e2e_s": e2e_s} for r in range(n)] for n, e2e_s in ((5, 9.0), (2, 1.0))]
+    writer._append("requests", tries[0])  # a crash before the runs line
+    writer.write_unit(unit, requests=tries[1])
+    assert load(folder).requests["e2e_s"].tolist() == [1.0, 1.0]
+
+
+def test_older_code_is_set_aside_with_a_note(tmp_path):
+    folder = tmp_path / "s"
+    write_sweep(folder, **SMALL, shard="a", code="new", started_at="2026-01-02T00:00:00Z")
+    write_sweep(folder, **SMALL, shard="b", code="old")
+    frames = load(folder)
+    assert set(frames.runs["code"]) == {"new"} and len(frames.runs) == 8
+    assert any("8 units set aside" in note for note in frames.notes)
+
+
+def test_merging_keeps_machines_apart_and_counts_a_copied_folder_once(tmp_path):
+    one = write_sweep(tmp_path / "one", **SMALL)
+    two = write_sweep(tmp_path / "two", **SMALL, machine_id="m1", machine="another")
+    shutil.copytree(one, tmp_path / "copy")
+    assert len(load(one, tmp_path / "copy").requests) == 16
+    merged = load(one, two)
+    assert len(merged.cells) == 8 and set(merged.cells["machine"]) == set(merged.runs["machine"])
+
+
+def test_errors_say_what_to_do(tmp_path):
+    write_sweep(tmp_path / "there", **SMALL)
+    with pytest.raises(ValueError, match=r"no folder .*gone; there are .*there"):
+        load(tmp_path / "gone")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no finished unit in .*empty"):
+        load(tmp_path / "empty")
+    with pytest.raises(ValueError, match="no sweep folder"):
+        load()

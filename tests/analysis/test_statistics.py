@@ -1,0 +1,107 @@
+"""Summaries against known answers."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis import statistics
+
+FINITE = st.floats(min_value=1e-6, max_value=1e6, allow_nan=False)
+
+
+def test_median_gives_every_round_the_same_weight():
+    estimate = statistics.median_interval([1, 1, 1, 1, 1, 2, 3], ["a"] * 5 + ["b", "c"])
+    assert (estimate.value, estimate.count) == (2.0, 3)
+    assert (estimate.low, estimate.high) == (1.0, 3.0)  # of three rounds the bootstrap can only know their range
+
+
+def test_one_round_has_no_interval_and_none_no_value():
+    assert math.isnan(statistics.median_interval([1.0, 2.0], [0, 0]).low)
+    assert statistics.median_interval([math.nan]).count == 0
+
+
+def test_interval_of_many_rounds_covers_as_often_as_it_says():
+    random = np.random.default_rng(1)
+    hits = 0
+    for _ in range(150):
+        estimate = statistics.median_interval(random.lognormal(size=21))
+        hits += estimate.low <= 1.0 <= estimate.high
+    assert 0.88 <= hits / 150 <= 1.0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(FINITE, min_size=1, max_size=12))
+def test_value_lies_inside_its_interval(values):
+    estimate = statistics.median_interval(values)
+    assert math.isnan(estimate.low) or estimate.low <= estimate.value <= estimate.high
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(FINITE, min_size=2, max_size=8), st.floats(min_value=0.1, max_value=10))
+def test_paired_ratio_is_blind_to_drift(drift, ratio):
+    base = pd.Series(drift)
+    assert statistics.paired_ratio(base * ratio, base).value == pytest.approx(ratio)
+
+
+def test_paired_ratio_uses_shared_rounds_only():
+    estimate = statistics.paired_ratio(pd.Series({0: 2.0, 1: 4.0}), pd.Series({1: 2.0, 2: 1.0}))
+    assert (estimate.value, estimate.count) == (2.0, 1)
+
+
+@pytest.mark.parametrize(("percent", "need"), [(50, 20), (90, 100), (99, 1000), (99.9, 10_000)])
+def test_percentile_needs_ten_samples_beyond_it(percent, need):
+    value, reason = statistics.percentile(np.arange(need - 1), percent)
+    assert value is None and f"{need:,}" in reason and f"{need - 1:,}" in reason
+    assert statistics.percentile(np.arange(need), percent)[0] == pytest.approx(np.percentile(np.arange(need), percent))
+
+
+def test_percentile_refuses_nonsense():
+    with pytest.raises(ValueError, match="percent=100"):
+        statistics.percentile([1.0], 100)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(min_value=-2, max_value=3), st.floats(min_value=1e-3, max_value=1e3))
+def test_slope_of_a_power_law(exponent, factor):
+    x = np.array([16, 32, 64, 128])
+    slope = statistics.loglog_slope(x, factor * x.astype(float) ** exponent)
+    assert slope.value == pytest.approx(exponent, abs=1e-9)
+    assert slope.low - 1e-9 <= exponent <= slope.high + 1e-9
+
+
+def test_slope_says_what_it_cannot_know():
+    assert math.isnan(statistics.loglog_slope([16], [1.0]).value)
+    two = statistics.loglog_slope([1, 10], [1.0, 10.0])
+    assert two.value == pytest.approx(1.0) and math.isnan(two.low)
+
+
+def test_latency_fit_recovers_the_law_and_its_breach():
+    n = pd.Series([16, 32, 64, 128, 256])
+    ttft = pd.Series([0.01] * 5)
+    straight = ttft + (n - 1) * 0.002
+    fit = statistics.fit_latency(n, ttft, straight)
+    assert fit.t_step_s == pytest.approx(0.002) and fit.worst < 1e-12
+    bent = straight.copy()
+    bent[4] *= 1.2
+    fit = statistics.fit_latency(n, ttft, bent)
+    assert fit.residual.abs().idxmax() == 256 and fit.worst > 0.1
+
+
+def test_latency_fit_needs_two_lengths():
+    assert statistics.fit_latency(pd.Series([1, 8]), pd.Series([0.1, 0.1]), pd.Series([0.1, 0.8])) is None
+
+
+def test_drift_is_relative_to_the_median_round():
+    timed = pd.DataFrame({"key": list("abcx"), "cell": ["m/c"] * 4, "machine_id": "m", "round": [0, 1, 2, 0],
+                          "e2e_s": [1.0, 2.0, 3.0, 99.0]})  # fmt: skip
+    moved = statistics.drift(timed, ["a", "b", "c"])
+    assert moved["relative"].tolist() == [-0.5, 0.0, 0.5]
+
+
+def test_range_coverage():
+    assert statistics.range_coverage(3) == pytest.approx(0.75)
+    assert statistics.range_coverage(1) == 0.0
