@@ -19,7 +19,7 @@ class Recipe:
         lengths: sequence lengths (begin-of-text included), one a step in turn, so that short and long texts are both learnt.
         learning_rates: the grid; with more than one, each is tried for `probe_tokens` and the best on validation text is taken.
         probe_tokens: budget of one trial.
-        warmup_steps: linear warm-up; after it the rate falls linearly to zero.
+        warmup_steps: linear warm-up, a tenth of the steps at most; after it the rate falls linearly to zero.
         weight_decay: of matrices.
         clip_norm: gradient norm at most.
         num_validations: evenly spaced over the run; the best checkpoint among them is kept.
@@ -46,6 +46,11 @@ class Recipe:
         for name in ("num_tokens", "batch_tokens", "probe_tokens", "num_validations", "validation_windows", "validation_len"):
             if getattr(self, name) < 1:
                 raise ValueError(f"train.{name}={getattr(self, name)} must be at least 1")
+        for name in ("warmup_steps", "weight_decay", "seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"train.{name}={getattr(self, name)} must be at least 0")
+        if self.clip_norm <= 0:
+            raise ValueError(f"train.clip_norm={self.clip_norm} must be above 0; a large one clips nothing")
         if not self.learning_rates or min(self.learning_rates) <= 0:
             raise ValueError(f"train.learning_rates={list(self.learning_rates)} must be a list of positive numbers")
         if not self.lengths or min(self.lengths) < 2:
@@ -78,5 +83,5 @@ class Recipe:
 
     def rate_at(self, step: int, num_steps: int, peak: float) -> float:
         """Learning rate of a step: linear up to `peak`, then linear down to zero."""
-        warmup = min(self.warmup_steps, max(1, num_steps // 10))
+        warmup = max(1, min(self.warmup_steps, num_steps // 10))
         return peak * min((step + 1) / warmup, (num_steps - step) / max(1, num_steps - warmup))
