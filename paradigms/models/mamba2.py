@@ -1,6 +1,6 @@
 """Mamba-2 layer (arXiv 2405.21060): projection, short causal convolution, state-space duality, gated norm, projection.
 
-Dimension letters: B batch, T tokens, E model width, I inner width, C convolution channels (x, B and C), H heads, P head width,
+Dimension letters: B batch, T tokens, R = B T rows, E model width, I inner width, C convolution channels (x, B and C), H heads, P head width,
 G groups, N state, W d_conv - 1.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from paradigms.models import kernels
 from paradigms.models.config import ModelConfig
-from paradigms.models.layers import Span
+from paradigms.models.layers import Span, matrix
 from paradigms.models.ssd import ssd_step
 from paradigms.models.state import SSMState
 
@@ -26,7 +26,7 @@ class Mamba2(nn.Module):
         super().__init__()
         self.config = config
         heads = config.num_ssm_heads
-        self.in_proj = nn.Linear(config.d_model, config.d_inner + config.conv_dim + heads, bias=False)
+        self.in_proj = matrix(config.d_model, config.d_inner + config.conv_dim + heads)
         self.conv_weight = nn.Parameter(torch.empty(config.conv_dim, config.d_conv))
         self.conv_bias = nn.Parameter(torch.zeros(config.conv_dim))
         bound = config.d_conv**-0.5
@@ -37,21 +37,23 @@ class Mamba2(nn.Module):
         self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
         self.D = nn.Parameter(torch.ones(heads))
         self.norm_weight = nn.Parameter(torch.ones(config.d_inner))
-        self.out = nn.Linear(config.d_inner, config.d_model, bias=False)
+        self.out = matrix(config.d_inner, config.d_model)
 
-    def forward(self, x_BTE: Tensor, span: Span, state: SSMState | None, write: bool) -> Tensor:
+    def forward(self, x_RE: Tensor, span: Span, state: SSMState | None, write: bool) -> Tensor:
         c = self.config
-        B, T, _ = x_BTE.shape
-        z_BTI, xBC_BTC, dt_BTH = self.in_proj(x_BTE).split((c.d_inner, c.conv_dim, c.num_ssm_heads), -1)
-        wide = torch.promote_types(x_BTE.dtype, torch.float32)
-        dt_BTH = F.softplus(dt_BTH.to(wide) + self.dt_bias.to(wide))
+        B = span.batch_size
+        z_RI, xBC_RC, dt_RH = (x_RE @ self.in_proj).split((c.d_inner, c.conv_dim, c.num_ssm_heads), -1)
+        wide = torch.promote_types(x_RE.dtype, torch.float32)
+        dt_RH = F.softplus(dt_RH.to(wide) + self.dt_bias.to(wide))
         A_H = -self.A_log.to(wide).exp()
-        if T == 1 and state is not None and write and span.pads_B is None:
-            y_BTI = self._step(xBC_BTC[:, 0], dt_BTH[:, 0], A_H, state)[:, None]
+        if x_RE.shape[0] == B and state is not None and write and span.pads_B is None:
+            y_RI = self._step(xBC_RC, dt_RH, A_H, state)
         else:
-            y_BTI = self._chunked(xBC_BTC, dt_BTH, A_H, span, state, write)
-        y_BTI = F.rms_norm(y_BTI * F.silu(z_BTI), (c.d_inner,), self.norm_weight, 1e-5)
-        return self.out(y_BTI)
+            y_BTI = self._chunked(
+                xBC_RC.view(B, -1, c.conv_dim), dt_RH.view(B, -1, c.num_ssm_heads), A_H, span, state, write
+            )
+            y_RI = y_BTI.reshape(-1, c.d_inner)
+        return F.rms_norm(y_RI * F.silu(z_RI), (c.d_inner,), self.norm_weight, 1e-5) @ self.out
 
     def _step(self, xBC_BC: Tensor, dt_BH: Tensor, A_H: Tensor, state: SSMState) -> Tensor:
         """One token through convolution window and recurrence, the state updated in place."""

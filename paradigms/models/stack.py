@@ -3,7 +3,7 @@
 One stack serves every paradigm. A causal model predicts the next token; a denoiser predicts the tokens behind the masks. Both answer
 `forward`, which looks at a state when it is given one and extends it unless told not to.
 
-Dimension letters: B batch, T tokens in, S slots, E model width, V vocabulary.
+Dimension letters: B batch, T tokens in, R = B T rows, S slots, E model width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Layer(nn.Module):
         self.mixer = {"A": Attention, "F": FeedForward, "M": Mamba2}[letter](config)
         self.carries_state = letter != "F"
 
-    def forward(self, x_BTE: Tensor, span: Span, state: object, write: bool) -> Tensor:
-        y_BTE = self.norm(x_BTE)
-        return x_BTE + (self.mixer(y_BTE, span, state, write) if self.carries_state else self.mixer(y_BTE))
+    def forward(self, x_RE: Tensor, span: Span, state: object, write: bool) -> Tensor:
+        y_RE = self.norm(x_RE)
+        return x_RE + (self.mixer(y_RE, span, state, write) if self.carries_state else self.mixer(y_RE))
 
 
 class Model(nn.Module):
@@ -57,7 +57,7 @@ class Model(nn.Module):
         """Normal with deviation 0.02; projections into the residual stream smaller by the root of their number (GPT-2)."""
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2 and "conv_weight" not in name:
-                into_residual = name.endswith(("out.weight", "down.weight"))
+                into_residual = name.endswith((".out", ".down"))
                 nn.init.normal_(parameter, std=0.02 / (len(self.layers) ** 0.5 if into_residual else 1))
 
     def _apply(self, fn, recurse=True):  # noqa: ANN001, ANN202 (torch's signature)
@@ -124,14 +124,14 @@ class Model(nn.Module):
     def _hidden(self, tokens_BT: Tensor, state: State | None, num_tokens: Sequence[int] | None, write: str) -> Tensor:
         """The residual stream [B, T, E] after the last layer."""
         span = self._span(tokens_BT.shape, state, num_tokens)
-        x_BTE = self.embedding(tokens_BT)
+        x_RE = self.embedding(tokens_BT.flatten())
         states = state.layers if state is not None else [None] * len(self.layers)
         for layer, layer_state in zip(self.layers, states, strict=True):
-            x_BTE = layer(x_BTE, span, layer_state, write == "append")
+            x_RE = layer(x_RE, span, layer_state, write == "append")
         if state is not None and write == "append":
             added = num_tokens or [tokens_BT.shape[1]] * tokens_BT.shape[0]
             state.lengths = [length + new for length, new in zip(state.lengths, added, strict=True)]
-        return x_BTE
+        return x_RE.view(*tokens_BT.shape, -1)
 
     def _head(self, x: Tensor) -> Tensor:
         return F.linear(self.norm(x), self.embedding.weight)
@@ -158,15 +158,16 @@ class Model(nn.Module):
             raise ValueError(f"{stop} positions asked for, {limit} are available (max_positions or the state's length)")
         aligned = num_tokens is None or min(added) == T
         if aligned and min(lengths) == max(lengths):
-            return self._uniform_span(T, lengths[0], stop)
+            return self._uniform_span(B, T, lengths[0], stop)
         return self._ragged_span(T, lengths, added, stop, stored=state is not None)
 
-    def _uniform_span(self, T: int, start: int, stop: int) -> Span:
+    def _uniform_span(self, B: int, T: int, start: int, stop: int) -> Span:
         causal = self.config.causal
         mask = None
         if causal and start and T > 1:
             mask = torch.ones(T, stop, dtype=torch.bool, device=self.device).tril(start)[None, None]
         return Span(
+            batch_size=B,
             cos_BT1D=self.cos_SD[None, start:stop, None],
             sin_BT1D=self.sin_SD[None, start:stop, None],
             start=start,
@@ -194,6 +195,7 @@ class Model(nn.Module):
         place_BT = position_BT.clamp(min=0)
         row, column = token_BT.nonzero(as_tuple=True)
         return Span(
+            batch_size=len(lengths),
             cos_BT1D=self.cos_SD[place_BT][:, :, None],
             sin_BT1D=self.sin_SD[place_BT][:, :, None],
             start=None,

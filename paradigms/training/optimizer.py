@@ -15,12 +15,15 @@ from torch import Tensor
 from paradigms.models.stack import Model
 
 
+MATRICES = (".qkv", ".out", ".gate_up", ".down", ".in_proj")
+
+
 class Optimizer:
     """Steps all parameters at one learning rate; its state can be saved as plain tensors and taken up again exactly."""
 
     def __init__(self, model: Model, *, weight_decay: float) -> None:
         self._names = {parameter: name for name, parameter in model.named_parameters()}
-        matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and name.endswith(".weight") and "embedding" not in name]
+        matrices = [p for name, p in model.named_parameters() if name.endswith(MATRICES)]
         others = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
         self._parts = (
             torch.optim.Muon(matrices, lr=0.0, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
