@@ -84,7 +84,7 @@ def test_greedy_tokens_and_counts_are_those_of_the_native_decoder(model, prompts
     peer = run(model, TransformersGenerate(temperature=0.0, use_cache=cached), batch)
     for ours, theirs in zip(native.rows, peer.rows, strict=True):
         assert theirs.token_ids == ours.token_ids
-        assert len(set(theirs.token_ids)) > 2
+    assert len({token for row in peer.rows for token in row.token_ids}) > 2, "texts that repeat one token tell nothing"
     assert peer.nfe == native.nfe
     if prompts is not RAGGED:
         assert peer.positions_computed == native.positions_computed
