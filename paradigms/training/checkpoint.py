@@ -28,6 +28,7 @@ from paradigms.models.config import ModelConfig
 from paradigms.models.stack import Model
 
 WEIGHTS, TOKENIZER, CARD = "model.safetensors", "tokenizer.json", "card.json"
+NEEDED = ("model", "recipe", "weights_sha256")  # of a card, to load and check a model
 
 
 def write_checkpoint(
@@ -51,12 +52,14 @@ def read_card(folder: Path) -> dict[str, Any]:
     path = folder / CARD
     try:
         card = json.loads(path.read_bytes())
-        if not isinstance(card, dict) or "model" not in card or "weights_sha256" not in card:
-            raise ValueError("it lacks the model or the hash of the weights")
+        lacking = [name for name in NEEDED if name not in card] if isinstance(card, dict) else ["everything"]
+        if lacking:
+            raise ValueError(f"it lacks {', '.join(lacking)}")
+        model_config(card)
         return card
     except FileNotFoundError:
         raise ValueError(f"no checkpoint in {folder}: {CARD} is missing; train one or give another folder") from None
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # a TypeError speaks of fields that the model does not have
         raise ValueError(f"{path} is damaged ({error}); delete the folder {folder} and train again") from None
 
 
@@ -76,8 +79,25 @@ def load_model(folder: Path, card: Mapping[str, Any]) -> Model:
         raise ValueError(f"{path} is damaged: its SHA-256 is {found[:12]}…, not {card['weights_sha256'][:12]}…; {advice}")
     tensors, _ = read_tensors(path)
     model = model_config(card).build()
-    model.load_state_dict(tensors)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError:
+        raise ValueError(f"{path} does not hold the model of its card; {advice}") from None
     return model.float()
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a checkpoint.
+
+    Raises:
+        ValueError: it is missing or damaged.
+    """
+    try:
+        return Tokenizer.from_file(folder / TOKENIZER)
+    except FileNotFoundError:
+        raise ValueError(
+            f"{folder / TOKENIZER} is missing; delete the folder {folder} and train again, or fetch it anew"
+        ) from None
 
 
 def model_config(card: Mapping[str, Any]) -> ModelConfig:

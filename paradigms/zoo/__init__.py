@@ -50,6 +50,6 @@ def publish(folder: Path, name: str, additions: dict[str, Any]) -> Path:
     """Put a trained checkpoint into the zoo, its weights rounded to bfloat16."""
     card = {**checkpoint.read_card(folder), **additions}
     tensors, _ = checkpoint.read_tensors(folder / checkpoint.WEIGHTS)
-    tokenizer = checkpoint.Tokenizer.from_file(folder / checkpoint.TOKENIZER)
+    tokenizer = checkpoint.load_tokenizer(folder)
     checkpoint.write_checkpoint(FOLDER / name, checkpoint.to_bfloat16(tensors), tokenizer, card)
     return FOLDER / name
