@@ -135,6 +135,10 @@ class TrainedHere(Recipe):
     source: str = "train"
 
     def trained_len(self, wanted: Wanted) -> int:
+        if self.longest > wanted.model.max_positions:
+            raise ValueError(
+                f"train.lengths has {self.longest}, more than model.max_positions={wanted.model.max_positions}"
+            )
         return self.longest
 
     def checkpoint_id(self, wanted: Wanted) -> str:
@@ -160,10 +164,6 @@ class TrainedHere(Recipe):
 
     def _train(self, wanted: Wanted, folder: Path, report: Report) -> None:
         corpus, tokenizer = load_corpus(wanted.corpus), _load_tokenizer(wanted.tokenizer, wanted.corpus)
-        if self.longest > wanted.model.max_positions:
-            raise ValueError(
-                f"train.lengths has {self.longest}, more than model.max_positions={wanted.model.max_positions}"
-            )
         streams = {split: token_stream(corpus, tokenizer, split) for split in ("train", "validation", "heldout")}
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
@@ -221,7 +221,7 @@ def heldout_likelihood(weights: Weights, corpus: Corpus, *, num_masks: int = HEL
 
 def _from_folder(folder: Path, card: Mapping[str, Any], checkpoint_id: str) -> Weights:
     model = checkpoint.load_model(folder, card)
-    return Weights(model, Tokenizer.from_file(folder / checkpoint.TOKENIZER), checkpoint_id, card)
+    return Weights(model, checkpoint.load_tokenizer(folder), checkpoint_id, card)
 
 
 @lru_cache(maxsize=4)

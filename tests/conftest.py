@@ -1,0 +1,22 @@
+"""What tests of training, configuration and the main path share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("session")
+
+
+@pytest.fixture
+def folders(session_folder: Path) -> Iterator[Path]:
+    """Cache and checkpoints in a folder of the session, so that tests share what is slow and touch nothing of the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PARADIGMS_CACHE", str(session_folder / "cache"))
+        patch.setattr("paradigms.weights.CHECKPOINTS", session_folder / "checkpoints")
+        yield session_folder
