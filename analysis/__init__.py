@@ -1,4 +1,4 @@
-"""From records to answers: frames, statistics, checks, figures and the report. Reads what `paradigms.records` wrote; no torch."""
+"""From records to answers: frames, statistics, checks, figures and the report. No torch."""
 
 from analysis.frames import Frames, load
 

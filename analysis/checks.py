@@ -1,4 +1,4 @@
-"""What was equal and what was not, and whether known laws hold in the records: the two tables that a comparison stands on."""
+"""What was equal and what was not, and whether known laws hold: the two tables that a comparison stands on."""
 
 from __future__ import annotations
 
@@ -69,9 +69,10 @@ def _equality(factor: str, frames: Frames, values: pd.Series) -> Equality:
     distinct = list(dict.fromkeys(shown))
     if len(distinct) == 1:
         return Equality(factor, True, "not recorded" if distinct[0] == "none" and factor != "sampling" else distinct[0])
-    by_label = (
-        shown.groupby(frames.ok["paradigm.label"].loc[shown.index]).unique().map(lambda group: ", ".join(sorted(group)))
-    )
+    by_label = {
+        label: ", ".join(sorted(set(group)))
+        for label, group in shown.groupby(frames.ok["paradigm.label"].loc[shown.index])
+    }
     groups: dict[str, list[str]] = {}
     for label in labels(frames):
         if label in by_label:
@@ -80,8 +81,9 @@ def _equality(factor: str, frames: Frames, values: pd.Series) -> Equality:
 
 
 def _joined(runs: pd.DataFrame, names: list[str]) -> pd.Series:
-    text = [runs[name].map(lambda value, name=name: f"{name.rpartition('.')[2]} {show(value)}") for name in names]
-    return text[0].str.cat(text[1:], sep=", ") if len(text) > 1 else text[0]
+    rows = runs[names].to_dict("records")
+    text = [", ".join(f"{name.rpartition('.')[2]} {show(row[name])}" for name in names) for row in rows]
+    return pd.Series(text, index=runs.index, dtype=object)
 
 
 def _budget(frames: Frames) -> pd.Series:
@@ -148,7 +150,7 @@ def _committed(frames: Frames) -> Check | None:
 
 
 def expected_forwards(cell: pd.Series) -> float | None:
-    """Forwards that a cell's decoder must take: N token by token, K for a canvas in K steps; None where it decides itself."""
+    """Forwards a decoder must take: N token by token, K for a canvas in K steps; None where it decides itself."""
     if cell.get("workload.stop", "length") != "length":
         return None
     steps, threshold, cache = (cell.get(f"decoder.{name}") for name in ("steps", "threshold", "cache"))
@@ -185,7 +187,7 @@ def _linear(frames: Frames) -> list[Check]:
         if fit is None:
             continue
         noisy = set(line.loc[line["contended"], "committed_tokens"].astype(int))
-        off = [int(length) for length, residual in fit.residual.items() if abs(residual) > TOLERANCE]  # type: ignore[call-overload]
+        off = fit.residual[fit.residual.abs() > TOLERANCE].index.astype(int).tolist()
         verdict = HOLDS if not off else NOISE if set(off) <= noisy else FAILS
         residuals = ", ".join(
             f"{length}: {value:+.1%}{' (noise)' * (length in noisy)}" for length, value in fit.residual.items()

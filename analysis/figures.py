@@ -158,8 +158,9 @@ def positions(frames: Frames) -> Figure:
 def memory(frames: Frames) -> Figure:
     """State carried between steps, counted from the tensors and by formula, and the peak of live tensors."""
     on_gpu = frames.ok["cuda_peak_allocated_bytes"].notna().any()
-    fig = _against(frames, OUTPUT_LEN, ["state_used_bytes", "cuda_peak_allocated_bytes" if on_gpu else "peak_tensor_bytes"],
-                   titles=["State", "Peak"], notes=("Crosses: the formula; memory is measured once, in the first round",))  # fmt: skip
+    peak = "cuda_peak_allocated_bytes" if on_gpu else "peak_tensor_bytes"
+    note = "Crosses: the formula; memory is measured once, in the first round"
+    fig = _against(frames, OUTPUT_LEN, ["state_used_bytes", peak], titles=["State", "Peak"], notes=(note,))
     rows = series_over(frames, OUTPUT_LEN)
     rows = rows[rows["state_formula_bytes"] > 0]
     fig.axes[0].plot(
@@ -207,8 +208,11 @@ def quality(frames: Frames) -> Figure:
     metrics = [
         name for name in ("judge_bits_per_byte", "token_entropy_nats", "bits_per_byte") if rows[name].notna().any()
     ]
-    titles = {"judge_bits_per_byte": "Judged text (lower: likelier)", "token_entropy_nats": "Its variety (higher: less dull)",
-              "bits_per_byte": "Held-out text (arrow: upper bound)"}  # fmt: skip
+    titles = {
+        "judge_bits_per_byte": "Judged text (lower: likelier)",
+        "token_entropy_nats": "Its variety (higher: less dull)",
+        "bits_per_byte": "Held-out text (arrow: upper bound)",
+    }
     with style.look():
         fig, panels = style.panels(len(metrics), width=4.1)
         for panel, metric in zip(panels, metrics, strict=True):

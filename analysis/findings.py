@@ -1,10 +1,11 @@
-"""One sentence a figure, computed from the data: what a reader should see, with the interval and the count behind it."""
+"""One sentence a figure, computed from the data: with the interval and the count behind it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from os.path import commonprefix
+from itertools import takewhile
+from typing import Any
 
 import pandas as pd
 
@@ -60,28 +61,33 @@ def where(cells: pd.DataFrame) -> str:
 
 
 def ratio_to_reference(frames: Frames, metric: str = "e2e_s") -> pd.DataFrame:
-    """Headline cells with `ratio`: metric over the reference paradigm's, paired within the rounds of one sweep on one machine."""
+    """Headline cells with `ratio`: metric over the reference's, paired within the rounds of one sweep and machine."""
     cells = headline_cells(frames)
     by_round = per_request(frames).groupby(["cell", "sweep.name", "round"], dropna=False)[metric].median()
     reference = cells[cells["label"] == reference_label(frames)].drop_duplicates(["machine_id", "x"])
-    reference_of = {(row.machine_id, row.x): row.cell for row in reference.itertuples()}
+    reference_of = reference.set_index(["machine_id", "x"])["cell"].to_dict()
     ratios = []
-    for row in cells.itertuples():
-        other = reference_of.get((row.machine_id, row.x))
-        ratios.append(
-            statistics.paired_ratio(by_round.loc[row.cell], by_round.loc[other]) if other else statistics.NOTHING
-        )
+    for row in cells.to_dict("records"):
+        other = reference_of.get((row["machine_id"], row["x"]))
+        pair = (by_round.loc[row["cell"]], by_round.loc[other]) if other else None
+        ratios.append(statistics.paired_ratio(*pair) if pair else statistics.NOTHING)
     return cells.assign(ratio=ratios)
+
+
+def _extremes(rows: pd.DataFrame, metric: str) -> tuple[dict[Any, Any], dict[Any, Any]] | None:
+    """The rows with the least and the most of a metric; None where nobody has it."""
+    known = rows[rows[metric].notna()].sort_values(metric, kind="stable").to_dict("records")
+    return (known[0], known[-1]) if known else None
 
 
 def latency(frames: Frames) -> str:
     cells = ratio_to_reference(frames)
     reference = reference_label(frames)
-    others = cells[(cells["label"] != reference) & cells["ratio"].map(lambda ratio: ratio.count > 0)]
-    fastest = cells.loc[cells["e2e_s"].idxmin()]
-    text = f"{capital(where(cells))} {fastest['series']} is fastest with {number(fastest['e2e_s'])} s"
-    if len(others):
-        slowest = others.loc[others["ratio"].map(lambda ratio: ratio.value).idxmax()]
+    rows = cells.sort_values("e2e_s").to_dict("records")
+    text = f"{capital(where(cells))} {rows[0]['series']} is fastest with {number(rows[0]['e2e_s'])} s"
+    others = [row for row in rows if row["label"] != reference and row["ratio"].count]
+    if others:
+        slowest = max(others, key=lambda row: row["ratio"].value)
         ratio = slowest["ratio"]
         text += (
             f"; {slowest['series']} takes {with_interval(ratio)} times as long as {reference}"
@@ -118,16 +124,22 @@ def seconds_a_token(frames: Frames) -> str:
 
 def first_token(frames: Frames) -> str:
     cells = headline_cells(frames)
-    whole = [str(row.series) for row in cells.itertuples() if row.ttft_s >= 0.999 * row.e2e_s]
-    quickest = cells.loc[cells["ttft_s"].idxmin()]
-    text = f"{capital(where(cells))} {quickest['series']} shows its first token after {number(1e3 * quickest['ttft_s'])} ms"
+    found = _extremes(cells, "ttft_s")
+    if found is None:
+        return "No first token was timed."
+    whole = cells.loc[cells["ttft_s"] >= 0.999 * cells["e2e_s"], "series"].tolist()
+    wait_ms = number(1e3 * found[0]["ttft_s"])
+    text = f"{capital(where(cells))} {found[0]['series']} shows its first token after {wait_ms} ms"
     return text + (f"; only with the last one: {_list(whole)}." if whole else ".")
 
 
 def tokens_per_forward(frames: Frames) -> str:
     cells = headline_cells(frames)
-    one = [str(row.series) for row in cells.itertuples() if row.tokens_per_forward == 1]
-    most = cells.loc[cells["tokens_per_forward"].idxmax()]
+    found = _extremes(cells, "tokens_per_forward")
+    if found is None:
+        return "No forwards were counted."
+    one = cells.loc[cells["tokens_per_forward"] == 1, "series"].tolist()
+    most = found[1]
     text = f"{capital(where(cells))} {most['series']} commits {number(most['tokens_per_forward'])} tokens a forward"
     return text + (f"; exactly one: {_list(one)}." if one else ".")
 
@@ -139,17 +151,16 @@ def positions(frames: Frames) -> str:
         for name, line in rows.groupby("series")
     }
     growth = {name: times for name, times in growth.items() if not math.isnan(times)}
-    if not growth:
-        return "No positions were recorded."
     cells = headline_cells(frames)
-    most, least = (
-        cells.loc[pick] for pick in (cells["positions_computed"].idxmax(), cells["positions_computed"].idxmin())
-    )
+    found = _extremes(cells, "positions_computed")
+    if not growth or found is None:
+        return "No positions were recorded."
+    least, most = found
     steepest = max(growth, key=growth.__getitem__)
     return (
-        f"{capital(where(cells))} {most['series']} computes {most['positions_computed']:,.0f} positions and {least['series']} "
-        f"{least['positions_computed']:,.0f}; from the shortest to the longest output {steepest} grows most, "
-        f"{number(growth[steepest])} times."
+        f"{capital(where(cells))} {most['series']} computes {most['positions_computed']:,.0f} positions and "
+        f"{least['series']} {least['positions_computed']:,.0f}; from the shortest to the longest output {steepest} "
+        f"grows most, {number(growth[steepest])} times."
     )
 
 
@@ -171,8 +182,8 @@ def context(frames: Frames) -> str:
     for name, line in rows.groupby("series"):
         first, last = line.iloc[0], line.iloc[-1]
         parts.append(
-            f"{name}: first token {number(last['ttft_s'] / first['ttft_s'])} times later, "
-            f"a step {number(last['step_time_s'] / first['step_time_s'])} times longer"
+            f"{name}: first token × {number(last['ttft_s'] / first['ttft_s'])}, "
+            f"a step × {number(last['step_time_s'] / first['step_time_s'])}"
         )
     return f"From {int(rows['x'].min()):,} to {int(rows['x'].max()):,} prompt tokens, {'; '.join(parts)}."
 
@@ -183,24 +194,24 @@ def batch(frames: Frames) -> str:
     for name, line in rows.groupby("series"):
         first, last = line.iloc[0], line.iloc[-1]
         parts.append(
-            f"{name}: {number(last['throughput_tokens_per_s'] / first['throughput_tokens_per_s'])} times the throughput, "
-            f"{number(last['e2e_s'] / first['e2e_s'])} times the latency of a request"
+            f"{name}: throughput × {number(last['throughput_tokens_per_s'] / first['throughput_tokens_per_s'])}, "
+            f"latency of a request × {number(last['e2e_s'] / first['e2e_s'])}"
         )
     return f"From batch {int(rows['x'].min()):,} to {int(rows['x'].max()):,}, {'; '.join(parts)}."
 
 
 def quality(frames: Frames) -> str:
     cells = headline_cells(frames)
-    judged = cells[cells["judge_bits_per_byte"].notna()]
-    if not len(judged):
+    found = _extremes(cells, "judge_bits_per_byte")
+    if found is None:
         return "No generated text was judged."
-    best, worst = judged.loc[judged["judge_bits_per_byte"].idxmin()], judged.loc[judged["judge_bits_per_byte"].idxmax()]
     text = ", ".join(
         f"{row['series']} {number(row['judge_bits_per_byte'])} at {number(1e3 * row['e2e_per_token_s'])} ms a token"
-        for row in ([best, worst] if len(judged) > 1 else [best])
+        for row in (found if found[0] is not found[1] else found[:1])
     )
-    few = int(judged["generations"].min())
-    return f"{capital(where(cells))} the judge gives, in bits per byte, {text} (at least {few} distinct generations a cell)."
+    few = int(cells.loc[cells["judge_bits_per_byte"].notna(), "generations"].min())
+    text = f"{capital(where(cells))} the judge gives, in bits per byte, {text}"
+    return f"{text} (at least {few} distinct generation{'s' * (few > 1)} a cell)."
 
 
 @dataclass(frozen=True)
@@ -232,7 +243,7 @@ def curves(frames: Frames) -> list[Curve]:
 def loss(frames: Frames) -> str:
     parts = []
     for curve in curves(frames):
-        best = curve.rows.loc[curve.rows["val_bits_per_byte"].idxmin()]
+        best = curve.rows.sort_values("val_bits_per_byte").to_dict("records")[0]
         bound = " (upper bound)" if curve.is_bound else ""
         parts.append(f"{curve.name} {best['val_bits_per_byte']:.2f}{bound} after {best['tokens'] / 1e6:.1f} M tokens")
     return f"Best validation bits per byte: {'; '.join(parts)}."
@@ -249,7 +260,8 @@ def capital(text: str) -> str:
 
 def _common(names: list[str]) -> str:
     """What names begin with alike, in whole words: "AR, cached" and "AR, naive" give "AR"."""
-    prefix = commonprefix(names)
+    shared = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    prefix = "".join(letters[0] for letters in shared)
     if any(name[len(prefix) :][:1].isalnum() for name in names):
         prefix = prefix[: max(prefix.rfind(" "), prefix.rfind(","), 0)]
     return prefix.rstrip(" ,;:·-(=")

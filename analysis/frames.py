@@ -1,8 +1,8 @@
 """Record files to tidy frames.
 
-Only units with a `runs` line count. A unit that was written twice (two folders merged, a failed one tried again) counts once: ok
-wins, then the later one, and its child records come from the same shard. Units of a cell that ran under older code or another
-checkpoint are set aside. Whatever is left out is said in `Frames.notes`, with its count.
+Only units with a `runs` line count. A unit that was written twice (two folders merged, a failed one tried again) counts
+once: ok wins, then the later one, and its child records come from the same shard. Units of a cell that ran under older
+code or another checkpoint are set aside. Whatever is left out is said in `Frames.notes`, with its count.
 
 A cell is a config on a machine: `cell` joins the two, so that merged machines stay apart.
 """
@@ -193,7 +193,7 @@ def _resolve_units(units: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     units["_time"] = units["started_at"].fillna("").astype(str)
     units["_version"] = units["code"].fillna("").astype(str) + "/" + units["checkpoint"].fillna("").astype(str)
     units = units.sort_values(["_is_ok", "_time"], kind="stable").drop_duplicates("key", keep="last")
-    # A unit that failed before its weights were known has no checkpoint: only ok units can outdate one another's weights.
+    # A unit that failed before its weights were known has no checkpoint: only ok units outdate one another's weights.
     units["_version"] = units["_version"].where(units["_is_ok"], units["code"].fillna("").astype(str))
     newest = units[units["_is_ok"]].sort_values("_time", kind="stable").groupby("cell")["_version"].last()
     newest_code = units.sort_values("_time", kind="stable").groupby("cell")["code"].last().fillna("").astype(str)
@@ -214,11 +214,12 @@ def _children(
     kept = [record for record in records if source.get(record["key"]) == record["_source"]]
     numbers = REQUEST_NUMBERS if table == "requests" else tuple(identity)
     frame = _frame(kept, ("key", "request_id"), (), numbers, notes)
-    # A crash before the runs line leaves the records of that try in the shard; each try begins with the same first record.
+    # A crash before the runs line leaves that try's records in the shard; each try begins with the same first record.
     is_first = (frame[identity] == 0).all(axis=1)
     attempt = is_first.groupby(frame["key"]).cumsum()
     frame = frame[attempt == attempt.groupby(frame["key"]).transform("max")]
-    return frame.drop_duplicates(["key", *identity], keep="last").drop(columns="_source").reset_index(drop=True), notes
+    frame = frame.drop_duplicates(["key", *identity], keep="last").drop(columns="_source")
+    return frame.reset_index(drop=True), notes
 
 
 def _training(folders: Sequence[Path], units: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

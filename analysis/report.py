@@ -26,6 +26,7 @@ from analysis.frames import Frames, load
 from analysis.summary import summarise
 
 DPI = 160
+LEGEND = "n: requests in rounds; ≤: upper bound; [ ]: 95 % interval over rounds"
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def terminal_table(folder: str | Path | Frames, *, width: int = 160) -> RichTabl
             table = table.without_intervals()
     rich = RichTable(
         title=f"{' + '.join(path.resolve().name for path in frames.folders)}, {table.title}",
-        caption=f"{tables.contents(frames)}; n: rounds × requests; ≤: upper bound; [ ]: 95 % interval over rounds",
+        caption=f"{tables.contents(frames)}. {LEGEND}",
         title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD, min_width=min(width, 72), pad_edge=False,
     )  # fmt: skip
     for index, (head, wanted) in enumerate(zip(table.heads, _widths(table), strict=True)):
@@ -145,8 +146,8 @@ def _facts(frames: Frames) -> list[tuple[str, str]]:
     runs = frames.runs
     columns = {
         "machine": "machine", "CPU": "cpu", "GPU": "gpu", "threads": "device.threads", "torch": "torch_version",
-        "transformers": "transformers_version", "Python": "python_version", "code": "code", "weights from": "train.source",
-        "corpus, SHA-256": "corpus_sha256",
+        "transformers": "transformers_version", "Python": "python_version", "code": "code",
+        "weights from": "train.source", "corpus, SHA-256": "corpus_sha256",
     }  # fmt: skip
     facts = []
     for name, column in columns.items():
@@ -181,7 +182,7 @@ def _markdown(frames: Frames) -> str:
     headline = tables.headline(frames)
     machines = ", ".join(str(name) for name in dict.fromkeys(frames.runs["machine"].dropna()))
     parts = [f"{findings.capital(headline.title)}. {machines}.", headline.markdown(),
-             f"{tables.contents(frames)}. n = rounds × requests; ≤ marks an upper bound; [ ] 95 % interval over rounds."]  # fmt: skip
+             f"{tables.contents(frames)}. {LEGEND}."]  # fmt: skip
     failed = tables.failures(frames)
     if failed.rows:
         parts += [f"{failed.title}:", failed.markdown()]

@@ -1,8 +1,8 @@
 """Medians, ratios, slopes and fits with their intervals; what cannot be supported is None, with the reason.
 
-Rounds are the independent repetitions: repeats inside one unit share its process and its moment, so intervals resample rounds,
-never single requests. Of R rounds the range covers the true median with probability 1 − 2^(1−R) at best (75 % for three), and
-a bootstrap cannot know more: `range_coverage` lets a caption say so.
+Rounds are the independent repetitions: repeats inside one unit share its process and its moment, so intervals resample
+rounds, never single requests. Of R rounds the range covers the true median with probability 1 − 2^(1−R) at best (75 %
+for three), and a bootstrap cannot know more: `range_coverage` lets a caption say so.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,7 +37,9 @@ class Estimate:
 NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 
 
-def median_interval(values: pd.Series | Sequence[float], clusters: Sequence[object] | None = None) -> Estimate:
+def median_interval(
+    values: pd.Series | Sequence[float], clusters: pd.Series | Sequence[object] | None = None
+) -> Estimate:
     """Median over clusters of each cluster's median, with a percentile bootstrap interval over the clusters.
 
     Args:
@@ -72,7 +75,7 @@ def range_coverage(num_rounds: int) -> float:
 
 
 def paired_ratio(numerator: pd.Series, denominator: pd.Series) -> Estimate:
-    """Median ratio of two series indexed by round, over the rounds both have; drift of the machine cancels within a round."""
+    """Median ratio of two series indexed by round, over the rounds both have; drift cancels within a round."""
     ratios = (numerator / denominator).dropna()
     return median_interval(ratios)
 
@@ -99,8 +102,9 @@ def loglog_slope(x: Sequence[float] | pd.Series, y: Sequence[float] | pd.Series)
     if points["x"].nunique() < 2:
         return NOTHING
     if points["y"].nunique() == 1:  # linregress gives no error of a fit to constants
-        return Estimate(0.0, 0.0, 0.0, len(points)) if len(points) > 2 else Estimate(0.0, math.nan, math.nan, len(points))
-    fit = stats.linregress(np.log(points["x"]), np.log(points["y"]))
+        edge = 0.0 if len(points) > 2 else math.nan
+        return Estimate(0.0, edge, edge, len(points))
+    fit: Any = stats.linregress(np.log(points["x"]), np.log(points["y"]))
     count = len(points)
     if count < 3:
         return Estimate(float(fit.slope), math.nan, math.nan, count)
@@ -140,7 +144,7 @@ def fit_latency(num_tokens: pd.Series, ttft_s: pd.Series, e2e_s: pd.Series) -> L
 
 
 def drift(timed: pd.DataFrame, anchors: pd.Index | Sequence[str]) -> pd.DataFrame:
-    """How far the anchor cell moved: a row a machine and round, `e2e_s` and `relative` to the median of that machine's rounds.
+    """How far the anchor cell moved: a row a machine and round, `e2e_s` and `relative` to the median of its rounds.
 
     Args:
         timed: `Frames.timed`.

@@ -1,6 +1,7 @@
 """How every figure looks: one colour and marker a paradigm, legends outside the data, the machine in the caption.
 
-Colours are seaborn's colour-blind palette without its yellow, which is lost on white; markers repeat the distinction for print.
+Colours are seaborn's colour-blind palette without its yellow, which is lost on white; markers repeat the distinction
+for print.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ GREY = "#5b6470"
 _PALETTE = [sns.color_palette("colorblind").as_hex()[index] for index in (0, 1, 2, 3, 4, 5, 9, 6, 7)]
 _MARKERS = "os^DvPX<>*"
 _DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (5, 1, 1, 1)), (0, (7, 2, 2, 2)))
-_RC = {
+_RC: dict[Any, Any] = {
     "figure.facecolor": "white", "axes.facecolor": "white", "savefig.facecolor": "white", "axes.titlelocation": "left",
     "axes.titlesize": 11, "axes.titleweight": "bold", "axes.labelsize": 10, "xtick.labelsize": 9, "ytick.labelsize": 9,
     "legend.fontsize": 9, "legend.frameon": False, "grid.color": "#e6e8eb", "axes.edgecolor": "#c4c9cf",
@@ -52,7 +53,7 @@ def panels(count: int, *, width: float = 4.6, height: float = 3.9, legend: float
 
 @dataclass(frozen=True)
 class Mark:
-    """Colour and marker of a paradigm; later ones are smaller, so that points that coincide show one inside the other."""
+    """Colour and marker of a paradigm; later ones are smaller, so that coinciding points show one inside the other."""
 
     color: str
     marker: str
@@ -79,20 +80,21 @@ def points(axes: Axes, rows: pd.DataFrame, x: str, y: str, mark: Mark, *, dash: 
         return
     if line:
         axes.plot(rows[x], rows[y], color=mark.color, linestyle=dash, alpha=0.85, zorder=2)
-    for name, drawn in ((x, "xerr"), (y, "yerr")):
-        if f"{name}_low" in rows:
-            reach = [
-                (rows[name] - rows[f"{name}_low"]).clip(lower=0),
-                (rows[f"{name}_high"] - rows[name]).clip(lower=0),
-            ]
-            axes.errorbar(
-                rows[x], rows[y], fmt="none", ecolor=mark.color, elinewidth=1, capsize=2.5, zorder=2, **{drawn: reach}
-            )
+    bars = {"fmt": "none", "ecolor": mark.color, "elinewidth": 1, "capsize": 2.5, "zorder": 2}
+    axes.errorbar(rows[x], rows[y], xerr=_reach(rows, x), yerr=_reach(rows, y), **bars)
     for hollow, part in rows.groupby("contended"):
         axes.plot(
-            part[x], part[y], linestyle="none", marker=mark.marker, markersize=mark.size if line else 7, markeredgewidth=1.4,
+            part[x], part[y], linestyle="none", marker=mark.marker, markersize=mark.size if line else 7,
+            markeredgewidth=1.4,
             color=mark.color, markerfacecolor="white" if hollow else mark.color, zorder=3,
         )  # fmt: skip
+
+
+def _reach(rows: pd.DataFrame, name: str) -> list[pd.Series] | None:
+    """How far the interval of a figure reaches down and up; None for one without intervals."""
+    if f"{name}_low" not in rows:
+        return None
+    return [(rows[name] - rows[f"{name}_low"]).clip(lower=0), (rows[f"{name}_high"] - rows[name]).clip(lower=0)]
 
 
 def handle(text: str, mark: Mark, *, dash: Any = "-", line: bool = True) -> Line2D:
@@ -131,7 +133,7 @@ def rounds_note(fewest: int, most: int) -> str:
 
 
 def log_axis(axes: Axes, which: str, *, values: pd.Series | None = None, unit: str = "") -> None:
-    """Logarithmic axis with ticks that read without an exponent: exactly `values`, or 1, 2, 5 with SI prefixes and `unit`."""
+    """Logarithmic axis with ticks that need no exponent: exactly `values`, or 1, 2, 5 with SI prefixes and `unit`."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     axis.set_minor_formatter(NullFormatter())

@@ -1,7 +1,8 @@
 """One row a cell: medians with their intervals and counts; and cells named as the series of a figure.
 
-Times are medians over rounds. Quality figures are medians over distinct generations: rounds repeat the same requests with the same
-seeds, so a second round adds no new text. Memory is measured once, in the first round, and has no interval.
+Times are medians over rounds. Quality figures are medians over distinct generations: rounds repeat the same requests
+with the same seeds, so a second round adds no new text. Memory is measured once, in the first round, and has no
+interval.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ def reference_label(frames: Frames) -> str:
 def series_over(frames: Frames, axis: str) -> pd.DataFrame:
     """Rows of `summarise` that vary along `axis` with all other work equal, with the `series` they belong to.
 
-    A series is a paradigm; where one label covers cells that differ in more than the axis, the factors that tell them apart
-    are added to its name, so that no point mixes two settings. Empty when nothing varies along the axis.
+    A series is a paradigm; where one label covers cells that differ in more than the axis, the factors that tell them
+    apart are added to its name, so that no point mixes two settings. Empty when nothing varies along the axis.
     """
     cells = summarise(frames)
     cells = cells[cells["e2e_s"].notna()].copy()
@@ -121,7 +122,7 @@ def _named_series(cells: pd.DataFrame, axis: str) -> pd.DataFrame:
 def _tell_apart(label: str, group: pd.DataFrame, axis: str) -> pd.Series:
     """Series names: the label, and the fewest factors that leave one cell a point."""
     factors = [
-        name
+        str(name)
         for name in group
         if "." in str(name) and name not in (axis, *WORK, "paradigm.name", "paradigm.label", "sweep.name")
     ]

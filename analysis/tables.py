@@ -1,4 +1,4 @@
-"""The tables of a sweep as text: the headline, every cell, and what failed; one content for terminal, Markdown and HTML."""
+"""The tables of a sweep as text: headline, every cell, what failed; one content for terminal, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def size(value: float) -> str:
 def estimate(row: pd.Series, name: str, scale: float = 1.0) -> Estimate:
     """A summary's figure with its interval, scaled."""
     count = int(row["rounds"]) if pd.notna(row["rounds"]) else 0
-    return Estimate(*(float(row[key]) * scale for key in (name, f"{name}_low", f"{name}_high")), count)
+    value, low, high = (float(row[key]) * scale for key in (name, f"{name}_low", f"{name}_high"))
+    return Estimate(value, low, high, count)
 
 
 def bound(row: pd.Series) -> str:
@@ -69,8 +70,9 @@ def headline(frames: Frames) -> Table:
     axis = cells["axis"].iloc[0]
     lines = dict(list(series_over(frames, axis).groupby("series"))) if axes_varying(frames) else {}
     slopes = f"slope over {axis.rpartition('.')[2].replace('_', ' ')}"
-    heads = ["paradigm", "E2E, s", f"× {reference_label(frames)}", slopes, "ms a token", "TTFT, ms", "tokens / forward",
-             "state", "peak", "held-out, bits/byte", "judge, bits/byte", "entropy, nats", "parameters", "n"]  # fmt: skip
+    heads = ["paradigm", "E2E, s", f"× {reference_label(frames)}", slopes, "ms a token", "TTFT, ms",
+             "tokens / forward", "state", "peak", "held-out, bits/byte", "judge, bits/byte", "entropy, nats",
+             "parameters", "n"]  # fmt: skip
     rows = []
     for _, row in cells.iterrows():
         slope = (
@@ -87,7 +89,7 @@ def headline(frames: Frames) -> Table:
             number(1e3 * row["e2e_per_token_s"]), number(1e3 * row["ttft_s"]), number(row["tokens_per_forward"]),
             size(row["state_used_bytes"]), size(peak), bound(row), number(row["judge_bits_per_byte"]),
             number(row["token_entropy_nats"]), f"{row['parameters']:,.0f}" if pd.notna(row["parameters"]) else "–",
-            f"{row['rounds']:.0f} × {row['requests'] / row['rounds']:.0f}",
+            f"{row['requests']:.0f} in {row['rounds']:.0f}",
         ])  # fmt: skip
     if axis not in axes_varying(frames):
         heads, rows = [head for head in heads if head != slopes], [row[:3] + row[4:] for row in rows]
@@ -96,8 +98,9 @@ def headline(frames: Frames) -> Table:
 
 def every_cell(frames: Frames) -> Table:
     """A row a cell, failed ones too."""
-    heads = ["paradigm", "output", "prompt", "batch", "E2E, s", "ms a token", "TTFT, ms", "TPOT, ms", "NFE", "positions",
-             "state", "peak", "judge", "rounds", "requests", "p90 E2E, s", "units not ok", "contended"]  # fmt: skip
+    heads = ["paradigm", "output", "prompt", "batch", "E2E, s", "ms a token", "TTFT, ms", "TPOT, ms", "NFE",
+             "positions", "state", "peak", "judge", "rounds", "requests", "p90 E2E, s", "units not ok",
+             "contended"]  # fmt: skip
     rows = []
     for _, row in summarise(frames).iterrows():
         bad = ", ".join(
@@ -107,7 +110,8 @@ def every_cell(frames: Frames) -> Table:
         )
         figures = pd.notna(row["e2e_s"])
         rows.append([
-            row["label"], *(show(row[name]) for name in WORK), with_interval(estimate(row, "e2e_s")) if figures else "–",
+            row["label"], *(show(row[name]) for name in WORK),
+            with_interval(estimate(row, "e2e_s")) if figures else "–",
             number(1e3 * row["e2e_per_token_s"]), number(1e3 * row["ttft_s"]), number(1e3 * row["tpot_s"]),
             show(row["nfe"]) if figures else "–", f"{row['positions_computed']:,.0f}" if figures else "–",
             size(row["state_used_bytes"]), size(row["peak_tensor_bytes"]), number(row["judge_bits_per_byte"]),
@@ -125,18 +129,9 @@ def failures(frames: Frames) -> Table:
         ["paradigm.label", *WORK, "status", "error"], dropna=False
     ):
         rounds = ", ".join(str(int(value)) for value in sorted(group["round"]))
-        lines = str(error).strip().splitlines() if error is not None and pd.notna(error) else []
-        rows.append(
-            [
-                str(label),
-                show(output),
-                show(prompt),
-                show(batch),
-                str(status),
-                rounds,
-                lines[-1] if lines else "no error recorded",
-            ]
-        )
+        lines = error.strip().splitlines() if isinstance(error, str) else []
+        work = [show(output), show(prompt), show(batch)]
+        rows.append([str(label), *work, str(status), rounds, lines[-1] if lines else "no error recorded"])
     return Table(
         "Units that did not succeed", ["paradigm", "output", "prompt", "batch", "status", "rounds", "error"], rows
     )

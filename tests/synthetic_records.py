@@ -1,7 +1,8 @@
-"""Records of sweeps that nobody ran, with known answers: costs and qualities are set here, analysis has to find them again.
+"""Records of sweeps that nobody ran: costs and qualities are set here, analysis has to find them again.
 
-Each paradigm has a step time (a constant and a part that grows with the positions it computes), so that slopes, ratios and
-residuals follow from arithmetic. Noise is log-normal: one factor a round, shared by all paradigms as drift is, and one a repeat.
+Each paradigm has a step time (a constant and a part that grows with the positions it computes), so that slopes, ratios
+and residuals follow from arithmetic. Noise is log-normal: one factor a round, shared by all paradigms as drift is, and
+one a repeat.
 """
 
 from __future__ import annotations
@@ -108,8 +109,7 @@ def write_sweep(
                 prompt_len,
                 output_len,
                 batch_size,
-                repeats,
-                lambda: drift * random.lognormal(0, repeat_noise),
+                drift * random.lognormal(0, repeat_noise, size=repeats),
             )
             writer.write_unit(run, requests=requests, samples=samples)
     training = [row for truth in paradigms for row in _training(truth)]
@@ -151,11 +151,13 @@ def _machine(machine_id: str, machine: str, code: str) -> dict[str, Any]:
 def _unit(truth: Truth, prompt_len: int, output_len: int, batch_size: int, round_index: int) -> dict[str, Any]:
     state = truth.state_bytes(prompt_len, output_len, batch_size)
     run: dict[str, Any] = {
-        "status": "ok", "error": None, "parameters": truth.parameters, "weight_bytes": truth.parameters * ITEMSIZE,
+        "status": "ok", "error": None,
+        "parameters": truth.parameters, "weight_bytes": truth.parameters * ITEMSIZE,
         "import_s": 2.0, "load_s": 0.1, "compile_s": 0.0, "warmup_s": 0.2, "steady_s": 0.5, "num_warmups": 2,
         "warmup_steady": True, "kernels": "torch", "execution": "eager", "checkpoint": _checkpoint(truth),
         "checkpoint_tokens": 6_000_000, "corpus_sha256": "ab" * 32, "corpus_is_zoo_corpus": True,
-        "bits_per_byte": truth.bits_per_byte, "bits_per_byte_se": 0.01, "bits_per_byte_is_bound": truth.kind == "canvas",
+        "bits_per_byte": truth.bits_per_byte, "bits_per_byte_se": 0.01,
+        "bits_per_byte_is_bound": truth.kind == "canvas",
     }  # fmt: skip
     if round_index == 0:
         widest = max(truth.positions(prompt_len, output_len)) * batch_size
@@ -165,14 +167,13 @@ def _unit(truth: Truth, prompt_len: int, output_len: int, batch_size: int, round
 
 
 def _requests(
-    key: str, truth: Truth, prompt_len: int, output_len: int, batch_size: int, repeats: int, noise: Callable[[], float]
+    key: str, truth: Truth, prompt_len: int, output_len: int, batch_size: int, noise: np.ndarray
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     requests, samples = [], []
     positions = truth.positions(prompt_len, output_len)
     times = [truth.step_s + truth.position_s * count * batch_size for count in positions]
     streams = truth.kind != "canvas"
-    for repeat in range(repeats):
-        factor = noise()
+    for repeat, factor in enumerate(noise.tolist()):
         e2e_s = sum(times) * factor
         ttft_s = times[0] * factor if streams else e2e_s
         tpot_s = (e2e_s - ttft_s) / (output_len - 1) if streams and output_len > 1 else None

@@ -70,9 +70,12 @@ def test_of_a_unit_tried_twice_in_one_shard_only_the_last_try_counts(tmp_path):
     folder = tmp_path / "s"
     writer = RecordWriter(folder, "a")
     unit = {"key": "k", "cell_key": "c", "round": 0, "status": "ok"}
-    tries = [[{"key": "k", "repeat": r, "row": 0, "e2e_s": e2e_s} for r in range(n)] for n, e2e_s in ((5, 9.0), (2, 1.0))]
-    writer._append("requests", tries[0])  # a crash before the runs line
-    writer.write_unit(unit, requests=tries[1])
+    first, second = (
+        [{"key": "k", "repeat": repeat, "row": 0, "e2e_s": e2e_s} for repeat in range(count)]
+        for count, e2e_s in ((5, 9.0), (2, 1.0))
+    )
+    writer._append("requests", first)  # a crash before the runs line
+    writer.write_unit(unit, requests=second)
     assert load(folder).requests["e2e_s"].tolist() == [1.0, 1.0]
 
 
@@ -99,7 +102,7 @@ def test_errors_say_what_to_do(tmp_path):
     with pytest.raises(ValueError, match=r"no folder .*gone; there are .*there"):
         load(tmp_path / "gone")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="no finished unit in .*empty"):
+    with pytest.raises(ValueError, match=r"no finished unit in .*empty"):
         load(tmp_path / "empty")
     with pytest.raises(ValueError, match="no sweep folder"):
         load()
