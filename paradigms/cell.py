@@ -12,7 +12,7 @@ from typing import Any
 from paradigms.decoding.native import Decoder
 from paradigms.measure.environment import gpu_names
 from paradigms.models.config import ModelConfig
-from paradigms.weights import CorpusConfig, TokenizerConfig, Wanted, WeightSource
+from paradigms.weights import HELDOUT_WINDOW, CorpusConfig, TokenizerConfig, Wanted, WeightSource
 from paradigms.workload import Device, Measure, Workload
 
 
@@ -83,8 +83,12 @@ class Cell:
                 )
             return
         trained_len = self.train.trained_len(self.wanted)
-        if self.measure.quality and trained_len is not None and work.total_len > trained_len:
-            raise ValueError(
-                f"{work.total_len} positions (prompt and output) are more than the {trained_len} that the model was trained on, "
-                "so its quality there says nothing: shorten the workload, or set measure.quality=false"
-            )
+        if not self.measure.quality or trained_len is None:
+            return
+        for what, length in (("prompt and output", work.total_len), ("a held-out window", HELDOUT_WINDOW + 1)):
+            if length > trained_len:
+                raise ValueError(
+                    f"{length} positions ({what}) are more than the {trained_len} that the model was trained on, so its "
+                    "quality there says nothing: shorten the workload, train on longer texts (train.lengths), or set "
+                    "measure.quality=false"
+                )
