@@ -1,7 +1,6 @@
 """The peer runs the same function: same logits, same greedy tokens, same counts as the native decoder."""
 
 import math
-import threading
 
 import pytest
 import torch
@@ -146,14 +145,26 @@ def test_stop_string_ends_the_row(model):
     assert (row.finish_reason, len(row.token_ids)) == ("stop_string", num_tokens)
 
 
-def test_closing_early_leaves_nothing_running(model):
-    before = set(threading.enumerate())
-    events = TransformersGenerate(temperature=0.0).decode(model, requests(PROMPTS[0], max_new_tokens=50), Vocabulary())
-    for _ in range(3):
-        next(events)
-    assert set(threading.enumerate()) > before
+def test_closing_early_ends_generate(model, monkeypatch):
+    """It stops where it stands, cleans up, and the next run is not disturbed."""
+    llama, ended = as_llama(model), []
+    plain = llama.generate
+
+    def watched(**arguments):
+        try:
+            return plain(**arguments)
+        finally:
+            ended.append(True)
+
+    monkeypatch.setattr(llama, "generate", watched)
+    decoder, batch = TransformersGenerate(temperature=0.0), requests(PROMPTS[0], max_new_tokens=50)
+    events = decoder.decode(model, batch, Vocabulary())
+    first = [next(events).token_ids_BK.item() for _ in range(3)]
+    assert not ended
     events.close()
-    assert set(threading.enumerate()) == before
+    assert ended == [True]
+    assert [event.token_ids_BK.item() for event in decoder.decode(model, batch, Vocabulary())][:3] == first
+    assert len(ended) == 2
 
 
 def test_an_error_inside_generate_reaches_the_caller(model, monkeypatch):
@@ -178,8 +189,8 @@ def test_state_bytes_are_the_formula(model, prompts):
     )
 
 
-def test_memory_probe_sees_the_engines_thread(model):
-    """The peak is that of the same generate in the caller's own thread."""
+def test_memory_probe_sees_the_engine(model):
+    """The peak is that of the same generate called directly."""
     decoder, batch = TransformersGenerate(temperature=0.0), requests(*PROMPTS)
     list(decoder.decode(model, batch, Vocabulary()))
     with peak_memory("cpu") as streamed:
