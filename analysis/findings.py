@@ -245,7 +245,7 @@ def loss(frames: Frames) -> str:
     for curve in curves(frames):
         best = curve.rows.sort_values("val_bits_per_byte").to_dict("records")[0]
         bound = " (upper bound)" if curve.is_bound else ""
-        parts.append(f"{curve.name} {best['val_bits_per_byte']:.2f}{bound} after {best['tokens'] / 1e6:.1f} M tokens")
+        parts.append(f"{curve.name} {best['val_bits_per_byte']:.2f}{bound} after {best['tokens']:,.0f} tokens")
     return f"Best validation bits per byte: {'; '.join(parts)}."
 
 

@@ -26,7 +26,7 @@ from analysis.frames import Frames, load
 from analysis.summary import summarise
 
 DPI = 160
-LEGEND = "n: requests in rounds; ≤: upper bound; [ ]: 95 % interval over rounds"
+LEGEND = "n: requests in rounds; ≤: upper bound; †: contended; [ ]: 95 % interval over rounds"
 
 
 @dataclass(frozen=True)

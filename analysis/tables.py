@@ -84,7 +84,7 @@ def headline(frames: Frames) -> Table:
             row["cuda_peak_allocated_bytes"] if pd.notna(row["cuda_peak_allocated_bytes"]) else row["peak_tensor_bytes"]
         )
         rows.append([
-            row["series"] + (" (contended)" if row["contended"] else ""), with_interval(estimate(row, "e2e_s")),
+            row["series"] + (" †" if row["contended"] else ""), with_interval(estimate(row, "e2e_s")),
             with_interval(row["ratio"]), number(slope.value, 3) if slope else "–",
             number(1e3 * row["e2e_per_token_s"]), number(1e3 * row["ttft_s"]), number(row["tokens_per_forward"]),
             size(row["state_used_bytes"]), size(peak), bound(row), number(row["judge_bits_per_byte"]),
