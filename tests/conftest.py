@@ -13,9 +13,9 @@ def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("session")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def folders(session_folder: Path) -> Iterator[Path]:
-    """Cache and checkpoints in a folder of the session, so that tests share what is slow and touch nothing of the user's."""
+    """Cache and checkpoints of the session: tests share what is slow and touch nothing of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PARADIGMS_CACHE", str(session_folder / "cache"))
         patch.setattr("paradigms.weights.CHECKPOINTS", session_folder / "checkpoints")

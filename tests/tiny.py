@@ -29,8 +29,9 @@ def texts(num_documents: int = 400) -> list[str]:
     """Short documents of a small grammar, the same each time."""
     draw = random.Random(0)
     return [
-        ". ".join(f"{draw.choice(_SUBJECTS)} {draw.choice(_VERBS)} {draw.choice(_OBJECTS)}" for _ in range(4)) + "."
-        for _ in range(num_documents)
+        f"{number}: "
+        + ". ".join(f"{draw.choice(_SUBJECTS)} {draw.choice(_VERBS)} {draw.choice(_OBJECTS)}" for _ in range(4))
+        for number in range(num_documents)
     ]
 
 
@@ -93,7 +94,12 @@ def random_model(config: ModelConfig, *, dtype: torch.dtype = torch.float64) -> 
 
 
 def cell(
-    paradigm: str, *, trained: bool = False, model: ModelConfig | None = None, measure: dict[str, Any] | None = None, **work: Any
+    paradigm: str,
+    *,
+    trained: bool = False,
+    model: ModelConfig | None = None,
+    measure: dict[str, Any] | None = None,
+    **work: Any,
 ) -> Cell:
     """A cell of one of `DECODERS`, with 8 tokens of prompt and 16 of output unless `work` says otherwise."""
     name, decoder = DECODERS[paradigm]

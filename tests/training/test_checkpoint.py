@@ -67,7 +67,9 @@ def test_missing_weights(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '"card"', "{}", '{"model": {}}', "\udcff"], ids=["empty", "cut", "list", "text", "bare", "no hash", "not UTF-8"]
+    "text",
+    ["", "{", "[]", '"card"', "{}", '{"model": {}}', "\udcff"],
+    ids=["empty", "cut", "list", "text", "bare", "no hash", "not UTF-8"],
 )
 def test_a_damaged_card(folder: Path, text: str) -> None:
     (folder / "card.json").write_bytes(text.encode(errors="surrogateescape"))

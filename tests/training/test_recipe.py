@@ -40,7 +40,7 @@ def test_the_rate_rises_to_its_peak_and_falls_towards_zero(warmup_steps, num_ste
     top = rates.index(max(rates))
     assert max(rates) == 0.5 and top <= warmup_steps and top <= num_steps // 10
     assert rates[: top + 1] == sorted(rates[: top + 1]) and rates[top:] == sorted(rates[top:], reverse=True)
-    assert 0 < min(rates)
+    assert min(rates) > 0
     if num_steps >= 40:
         assert rates[-1] < 0.02, "the last step is a small one"
         steps = [later - earlier for earlier, later in zip(rates[top + 1 :], rates[top + 2 :], strict=False)]

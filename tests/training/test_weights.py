@@ -77,7 +77,7 @@ def test_the_better_learning_rate_is_taken() -> None:
     trials = card["trials_bits_per_byte"]
     assert trials["0.008"] < trials["1e-06"] - 0.1
     assert card["learning_rate"] == 8e-3
-    assert [point["lr"] for point in card["curve"]][0] > 1e-3
+    assert next(point["lr"] for point in card["curve"]) > 1e-3
     assert load(learning_rates=(8e-3, 1e-6)).card["learning_rate"] == 8e-3, "wherever it stands in the list"
 
 
