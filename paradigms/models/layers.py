@@ -6,6 +6,7 @@ Dimension letters: B batch, T tokens in, R = B T rows, S slots seen, H query hea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +34,21 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return rms_norm(x, self.weight, self.eps)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """torch's `rms_norm`; where torch runs it as many small operators (CPU, no gradient), the same in five."""
+    if torch.is_grad_enabled() or x.is_cuda or x.dtype == torch.bfloat16:
+        return F.rms_norm(x, weight.shape, weight, eps)
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return (x * torch.addcmul(_scalar(eps, x.dtype), norm, norm, value=1 / x.shape[-1]).rsqrt_()).mul_(weight)
+
+
+@cache
+def _scalar(value: float, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(value, dtype=dtype)
 
 
 @dataclass(slots=True)
@@ -45,7 +60,7 @@ class Span:
 
     Attributes:
         batch_size: B.
-        cos_BT1D, sin_BT1D: rotary tables at the tokens' positions; B is 1 when rows stand at the same positions.
+        cos_B1TD, sin_B1TD: rotary tables at the tokens' positions; B is 1 when rows stand at the same positions.
         start: first slot that is written when every row writes the same slots, else None.
         stop: slots that exist after this forward, of the longest row.
         mask_B1TS: who sees whom, or None when `is_causal` or everybody says it.
@@ -55,8 +70,8 @@ class Span:
     """
 
     batch_size: int
-    cos_BT1D: Tensor
-    sin_BT1D: Tensor
+    cos_B1TD: Tensor
+    sin_B1TD: Tensor
     start: int | None
     stop: int
     mask_B1TS: Tensor | None
@@ -72,9 +87,9 @@ def rotary_tables(head_dim: int, num_positions: int, theta: float) -> tuple[Tens
     return torch.cat((angle.cos(), angle.cos()), -1), torch.cat((-angle.sin(), angle.sin()), -1)
 
 
-def rotate(x_BTHD: Tensor, cos_BT1D: Tensor, sin_BT1D: Tensor) -> Tensor:
-    first, second = x_BTHD.chunk(2, -1)
-    return torch.addcmul(x_BTHD * cos_BT1D, torch.cat((second, first), -1), sin_BT1D)
+def rotate(x_BHTD: Tensor, cos_B1TD: Tensor, sin_B1TD: Tensor) -> Tensor:
+    """Queries or keys, turned by the angles of their positions."""
+    return torch.addcmul(x_BHTD * cos_B1TD, x_BHTD.roll(x_BHTD.shape[-1] // 2, -1), sin_B1TD)
 
 
 class Attention(nn.Module):
@@ -89,11 +104,9 @@ class Attention(nn.Module):
 
     def forward(self, x_RE: Tensor, span: Span, cache: KVCache | None, write: bool) -> Tensor:
         H, K = self.num_heads, self.num_kv_heads
-        qkv_BTHD = (x_RE @ self.qkv).view(span.batch_size, -1, H + 2 * K, self.head_dim)
-        qk_BTHD = rotate(qkv_BTHD[:, :, : H + K], span.cos_BT1D, span.sin_BT1D)
-        q_BHTD = qk_BTHD[:, :, :H].transpose(1, 2)
-        k_BKSD = qk_BTHD[:, :, H:].transpose(1, 2)
-        v_BKSD = qkv_BTHD[:, :, H + K :].transpose(1, 2)
+        qkv_BHTD = (x_RE @ self.qkv).view(span.batch_size, -1, H + 2 * K, self.head_dim).transpose(1, 2)
+        qk_BHTD = rotate(qkv_BHTD[:, : H + K], span.cos_B1TD, span.sin_B1TD)
+        q_BHTD, k_BKSD, v_BKSD = qk_BHTD[:, :H], qk_BHTD[:, H:], qkv_BHTD[:, H + K :]
         if cache is not None:
             k_BKSD, v_BKSD = self._through(cache, k_BKSD, v_BKSD, span, write)
         y_BHTD = F.scaled_dot_product_attention(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from paradigms.models import kernels
 from paradigms.models.config import ModelConfig
-from paradigms.models.layers import Span, matrix
+from paradigms.models.layers import Span, matrix, rms_norm
 from paradigms.models.ssd import ssd_step
 from paradigms.models.state import SSMState
 
@@ -53,7 +53,7 @@ class Mamba2(nn.Module):
                 xBC_RC.view(B, -1, c.conv_dim), dt_RH.view(B, -1, c.num_ssm_heads), A_H, span, state, write
             )
             y_RI = y_BTI.reshape(-1, c.d_inner)
-        return F.rms_norm(y_RI * F.silu(z_RI), (c.d_inner,), self.norm_weight, 1e-5) @ self.out
+        return rms_norm(y_RI * F.silu(z_RI), self.norm_weight, 1e-5) @ self.out
 
     def _step(self, xBC_BC: Tensor, dt_BH: Tensor, A_H: Tensor, state: SSMState) -> Tensor:
         """One token through convolution window and recurrence, the state updated in place."""

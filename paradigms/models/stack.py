@@ -168,8 +168,8 @@ class Model(nn.Module):
             mask = torch.ones(T, stop, dtype=torch.bool, device=self.device).tril(start)[None, None]
         return Span(
             batch_size=B,
-            cos_BT1D=self.cos_SD[None, start:stop, None],
-            sin_BT1D=self.sin_SD[None, start:stop, None],
+            cos_B1TD=self.cos_SD[start:stop],
+            sin_B1TD=self.sin_SD[start:stop],
             start=start,
             stop=stop,
             mask_B1TS=mask,
@@ -196,8 +196,8 @@ class Model(nn.Module):
         row, column = token_BT.nonzero(as_tuple=True)
         return Span(
             batch_size=len(lengths),
-            cos_BT1D=self.cos_SD[place_BT][:, :, None],
-            sin_BT1D=self.sin_SD[place_BT][:, :, None],
+            cos_B1TD=self.cos_SD[place_BT][:, None],
+            sin_B1TD=self.sin_SD[place_BT][:, None],
             start=None,
             stop=stop,
             mask_B1TS=mask_BTS[:, None],
