@@ -109,7 +109,20 @@ class StreamDecoder:
 
 @dataclass(frozen=True, kw_only=True)
 class ByteTokenizer:
-    """One token a byte: nothing to train, long sequences."""
+    """One token a byte: nothing to train, long sequences.
+
+    Attributes:
+        vocab_size: always 259, the bytes and the specials; here so that a model can follow it in a config.
+    """
+
+    vocab_size: int = BYTE_VOCAB_SIZE
+
+    def __post_init__(self) -> None:
+        if self.vocab_size != BYTE_VOCAB_SIZE:
+            raise ValueError(
+                f"tokenizer.vocab_size={self.vocab_size} is no choice with tokenizer=byte, which has {BYTE_VOCAB_SIZE} "
+                "ids; for more use tokenizer=bpe2048"
+            )
 
     def load(self, corpus: Corpus) -> Tokenizer:
         return Tokenizer()
