@@ -55,6 +55,11 @@ class Cell:
         if set(self.paradigm) != {"name", "label"}:
             raise ValueError(f"paradigm={self.paradigm!r} must have a name and a label; choose one of conf/paradigm")
         self.decoder.check(causal=self.model.causal, noise=self.model.noise, output_len=work.output_len)
+        if self.model.vocab_size != self.tokenizer.vocab_size:
+            raise ValueError(
+                f"model.vocab_size={self.model.vocab_size} does not fit tokenizer.vocab_size={self.tokenizer.vocab_size}; "
+                "leave model.vocab_size out, it follows the tokenizer"
+            )
         if work.total_len > self.model.max_positions:
             raise ValueError(
                 f"workload.prompt_len={work.prompt_len} + workload.output_len={work.output_len} is {work.total_len} "

@@ -57,6 +57,9 @@ class CorpusConfig(Protocol):
 
 
 class TokenizerConfig(Protocol):
+    @property
+    def vocab_size(self) -> int: ...
+
     def load(self, corpus: Corpus, /) -> Tokenizer: ...
 
 
