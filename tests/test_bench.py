@@ -127,7 +127,7 @@ def test_a_threshold_takes_between_one_step_and_as_many_as_tokens() -> None:
 
 
 def test_positions_computed() -> None:
-    """A row: the prompt and N - 1 tokens with a state; everything again at each step without one; all of it for diffusion."""
+    """Of a row: prompt and N - 1 tokens with a state, everything again at each step without one."""
     expected = {
         "ar": PROMPT + OUTPUT - 1,
         "ssm": PROMPT + OUTPUT - 1,

@@ -1,0 +1,413 @@
+"""Every file under conf/ composes, builds, passes its check and runs with a tiny model; bad input is one clear line.
+
+Files are found, not listed: a new one is tested as soon as it lies there.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from hydra import initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.errors import MissingConfigException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from paradigms import bench, cli, zoo
+from paradigms.build import build
+from paradigms.cell import Cell
+from paradigms.data import stdlib_text
+from paradigms.grid import Composer, expand, plan_cells
+from paradigms.measure.environment import gpu_names
+from paradigms.plan import PlannedCell, SweepOptions
+from paradigms.records import canonical_json
+
+FILES = sorted(path.relative_to(cli.CONF).with_suffix("").as_posix() for path in cli.CONF.rglob("*.yaml"))
+OF_THE_SWEEP = ("config", "sweep/", "launch/", "hydra/", "experiment/")
+OF_A_CELL = [name for name in FILES if not name.startswith(OF_THE_SWEEP)]
+EXPERIMENTS = [name.partition("/")[2] for name in FILES if name.startswith("experiment/")]
+TRAINED = [] if zoo.names() else ["train=quick"]  # until the zoo is there
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(folders: Path) -> Iterator[Path]:
+    """Caches of the session; a standard library of a few files; the thread number as it was."""
+    threads, sources = torch.get_num_threads(), stdlib_text.sources
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stdlib_text, "sources", lambda: itertools.islice(sources(), 60))
+        yield folders
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def loader() -> Iterator[ConfigLoader]:
+    with initialize_config_dir(str(cli.CONF), version_base="1.3"):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        yield hydra.config_loader
+    GlobalHydra.instance().clear()
+
+
+@pytest.fixture(scope="module")
+def compose(loader: ConfigLoader) -> Callable[..., DictConfig]:
+    """Whole config, as a sweep composes it before it knows its cells."""
+
+    def run(*overrides: str) -> DictConfig:
+        return loader.load_configuration("config", list(overrides), run_mode=RunMode.MULTIRUN)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def texts(home: Path) -> dict[str, Path]:
+    """Small files for the corpora that need one."""
+    import pandas as pd
+
+    folder = home / "texts"
+    folder.mkdir(exist_ok=True)
+    paths = {kind: folder / f"small.{kind}" for kind in ("txt", "json", "parquet")}
+    paths["txt"].write_text("\n\n".join(tiny.texts()))
+    paths["json"].write_text("\n".join(json.dumps({"text": text}) for text in tiny.texts()))
+    pd.DataFrame({"text": tiny.texts()}).to_parquet(paths["parquet"])
+    return {"local_text": paths["txt"], "local_json": paths["json"], "local_parquet": paths["parquet"]}
+
+
+def cell_config(master: DictConfig) -> dict[str, Any]:
+    resolved = OmegaConf.to_container(master, resolve=True, throw_on_missing=False)
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items() if key not in ("sweep", "launch", "hydra")}
+
+
+def overrides_for(name: str, texts: dict[str, Path]) -> list[str]:
+    """What makes the choice of one file a whole, possible cell."""
+    group, _, option = name.partition("/")
+    more: list[str] = []
+    if group in ("model", "decoder"):
+        more = ["model=denoiser", "decoder=masked_full"] if _denoises(group, option) else []
+        more = [line for line in more if not line.startswith(f"{group}=")]
+    if group == "corpus":
+        more = (
+            [f"corpus.path={texts[option]}"]
+            if option in texts
+            else ["corpus.path=somebody/some-set"] * (option == "hub")
+        )
+    if name == "train/checkpoint":
+        more = ["train.path=somewhere"]
+    if name == "train/random":
+        more = ["measure=latency"]
+    return [f"{group}={option}", *more, *([] if group == "train" else TRAINED)]
+
+
+def _denoises(group: str, option: str) -> bool:
+    """Whether a file speaks of undoing masks: a model that was trained to, a decoder that refuses any other."""
+    values = OmegaConf.load(cli.CONF / group / f"{option}.yaml")
+    if group == "model":
+        return values.get("noise") is not None
+    try:
+        decoder = build(OmegaConf.to_container(values))
+        decoder.check(causal=True, noise=None, output_len=128)
+    except ValueError:
+        return True
+    return False
+
+
+def shrunk(config: dict[str, Any], *, keep: str = "") -> dict[str, Any]:
+    """The same cell on a tiny model, little text and few tokens; the section `keep` loses only what takes time.
+
+    Weights of any trained kind become a training of a few steps.
+    """
+    config = copy.deepcopy(config)
+    config["model"] |= {"d_model": 32, "num_blocks": 1, "target_parameters": None, "max_positions": 576}
+    for name, value in {"ff_width": 64, "d_state": 8, "ssm_head_dim": 16, "num_heads": 2, "num_kv_heads": 2}.items():
+        config["model"] |= {name: value} if name in config["model"] else {}
+    if keep not in ("corpus", "tokenizer"):  # the tiny text has too few words for a tokenizer to learn
+        config["corpus"] = {"_target_": "tiny.TinyText"}
+    if keep != "tokenizer":
+        config["tokenizer"] = {"_target_": "paradigms.data.tokenizers.ByteTokenizer"}
+    config["model"]["vocab_size"] = build(config["tokenizer"]).vocab_size
+    config["workload"] |= {"prompt_len": 8, "output_len": 16, "batch_size": min(2, config["workload"]["batch_size"])}
+    config["measure"] |= {"min_repeats": 1, "max_repeats": 1, "min_time_s": 0.0, "max_warmups": 1, "warmup_events": 1}
+    if config["train"]["source"] != "random" and keep != "train":
+        config["train"] = {"_target_": "paradigms.weights.TrainedHere", **tiny.RECIPE}
+    return config
+
+
+def run(config: dict[str, Any]) -> tuple[Cell, dict[str, Any], bench.Tables]:
+    """Check a cell, measure it once, and hold what came out against what was asked."""
+    cell = build(config)
+    cell.check()
+    observed, tables = bench.run_unit(cell, 0)
+    canonical_json([observed, tables])
+    assert len(tables["samples"]) == observed["num_repeats"] * cell.workload.batch_size
+    for request, sample in zip(tables["requests"], tables["samples"], strict=True):
+        assert len(sample["prompt_ids"]) == cell.workload.prompt_len
+        assert len(sample["token_ids"]) == request["committed_tokens"] <= cell.workload.output_len
+        assert request["committed_tokens"] == cell.workload.output_len or cell.workload.stop == "natural"
+    assert ("bits_per_byte" in observed) == cell.measure.quality
+    return cell, observed, tables
+
+
+# ---------------------------------------------------------------- files of a cell
+
+
+@pytest.mark.parametrize("name", OF_A_CELL)
+def test_a_file_composes_builds_and_passes_its_check(name, compose, texts, monkeypatch):
+    config = cell_config(compose(*overrides_for(name, texts)))
+    cell = build(config)
+    if name == "train/checkpoint":
+        with pytest.raises(ValueError, match="no checkpoint in somewhere"):
+            cell.check()
+    elif name == "train/zoo" and not zoo.names():
+        with pytest.raises(ValueError, match="it is empty"):
+            cell.check()
+    elif name == "device/cuda" and not gpu_names():
+        with pytest.raises(ValueError, match="shows no NVIDIA GPU"):
+            cell.check()
+    else:
+        cell.check()
+
+
+@pytest.mark.parametrize("name", [name for name in OF_A_CELL if name not in ("corpus/hub", "device/cuda")])
+def test_a_file_runs_with_a_tiny_model(name, compose, texts, monkeypatch, tmp_path):
+    group = name.partition("/")[0]
+    config = shrunk(cell_config(compose(*overrides_for(name, texts))), keep=group)
+    if group in ("corpus", "tokenizer"):  # text alone is of interest
+        config["train"] = {"_target_": "paradigms.weights.RandomWeights"}
+        config["measure"] |= {"quality": False, "memory": False}
+    if name in ("train/zoo", "train/checkpoint"):
+        folder = trained_folder(config)
+        monkeypatch.setattr(zoo, "FOLDER", tmp_path / "zoo")
+        zoo.publish(folder, "tiny", {})
+        config["train"] |= {"path": str(folder)} if name == "train/checkpoint" else {}
+    elif config["train"].get("source") == "train":  # quick and full: the same recipe, a few steps
+        config["train"] |= {"num_tokens": 3000, "probe_tokens": 600, "batch_tokens": 576}
+        config["train"] |= {"num_validations": 2, "validation_windows": 2, "validation_len": 32}
+    _cell, observed, tables = run(config)
+    if group == "train" and name != "train/random":
+        assert tables["training"] and observed["checkpoint_tokens"] > 0
+    if group == "measure":
+        assert bool(tables["tokens"]) == config["measure"]["tokens"]
+
+
+def trained_folder(config: dict[str, Any]) -> Path:
+    """Folder of a checkpoint that was trained here for the model of a config."""
+    from paradigms import weights
+
+    cell = build({**config, "train": {"_target_": "paradigms.weights.TrainedHere", **tiny.RECIPE}})
+    return weights.CHECKPOINTS / cell.train.load(cell.wanted, report=lambda what, done, total: None).checkpoint
+
+
+# ---------------------------------------------------------------- files of a sweep
+
+
+def planned(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> list[PlannedCell]:
+    """The cells of a sweep, each composed and checked, as the command line plans them."""
+    params = OmegaConf.to_container(master.hydra.sweeper.params) if master.hydra.sweeper.params else {}
+    assert isinstance(params, dict)
+    grid = expand(loader, {str(key): value for key, value in params.items()}, arguments)
+    return plan_cells(Composer(loader, master), grid, master.sweep.exclude)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_cell_of_an_experiment_is_possible_and_the_first_two_run(name, loader, compose):
+    arguments = [f"experiment={name}"]
+    master = compose(*arguments)
+    if master.train.source == "zoo":
+        arguments += TRAINED
+        master = compose(*arguments)
+    assert master.sweep.name == name, "its records lie in a folder of its name"
+    grid_sizes = [len(str(value).split(",")) for value in master.hydra.sweeper.params.values()]
+    cells = planned(loader, master, arguments)
+    assert 2 <= len(cells) <= torch.tensor(grid_sizes).prod()
+    assert len({cell.name for cell in cells}) == len({cell.key for cell in cells}) == len(cells)
+    for cell in cells[:2]:
+        run(shrunk(cell.config))
+
+
+def test_the_default_command_is_one_cell(loader, compose):
+    (cell,) = planned(loader, compose(*TRAINED), TRAINED)
+    assert cell.factors["paradigm.name"] == "ar" and cell.name == "ar"
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name.startswith("sweep/")])
+def test_sweep_files_are_whole(name, compose):
+    values = OmegaConf.to_container(compose(name.replace("/", "="), *TRAINED).sweep, resolve=True)
+    assert isinstance(values, dict)
+    SweepOptions(**{str(key): value for key, value in values.items()})
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name.startswith("launch/")])
+def test_launch_files_choose_a_launcher(name, compose):
+    try:
+        master = compose(name.replace("/", "="))
+    except MissingConfigException as error:
+        pytest.skip(f"needs a package of an extra: {error.missing_cfg_file}")
+    assert master.launch.lanes >= 1
+    target = OmegaConf.to_container(master.hydra.launcher, resolve=True)
+    assert isinstance(target, dict) and target["_target_"]
+
+
+def test_hydra_finds_our_sweeper(compose):
+    target = compose().hydra.sweeper._target_
+    assert target.rpartition(".")[2] in {plugin.__name__ for plugin in Plugins.instance().discover()}
+
+
+def test_no_file_is_left_out():
+    known = {*OF_A_CELL, "config", "hydra/sweeper/rounds", *(f"experiment/{name}" for name in EXPERIMENTS)}
+    known |= {name for name in FILES if name.startswith(("sweep/", "launch/"))}
+    assert set(FILES) == known and len(FILES) > 40
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if "/" in name])
+def test_a_file_says_what_it_is_for(name):
+    first = (cli.CONF / f"{name}.yaml").read_text().splitlines()
+    assert first[0].startswith(("#", "defaults", "_target_", "_global_")) and all(len(line) <= 140 for line in first)
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.fixture
+def command(
+    loader: ConfigLoader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., tuple[int, str]]]:
+    """Runs the command line in this process: exit code and stderr."""
+    import sys
+
+    monkeypatch.setattr(sys, "argv", ["paradigms"])
+    monkeypatch.setattr("paradigms.lane.identities", lambda: pytest.fail("something was run"))
+    kept = GlobalHydra.instance().hydra
+
+    def call(*arguments: str) -> tuple[int, str]:
+        GlobalHydra.instance().clear()
+        monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+        code = cli.main([*arguments, f"sweep.dir={tmp_path}/runs"])
+        return code, capsys.readouterr().err
+
+    yield call
+    GlobalHydra.instance().hydra = kept
+
+
+RANDOM = ("train=random", "measure=latency", "workload=random_prompts")
+BAD = {
+    "unknown group option": (["paradigm=arr"], ["paradigm=arr is unknown", "did you mean ar"]),
+    "unknown key": (["workload.output_length=8"], ["workload.output_length is unknown", "did you mean output_len"]),
+    "unknown key of a model": (["+model.colour=red", *RANDOM], ["model.colour is unknown"]),
+    "wrong type": (["workload.output_len=long"], ["workload.output_len='long'", "a whole number"]),
+    "wrong value": (["workload.stop=never"], ["workload.stop='never' is unknown", "length, natural"]),
+    "too small": (["workload.batch_size=0"], ["workload.batch_size=0 is too small", "at least 1"]),
+    "repeats the wrong way round": (["measure.min_repeats=9"], ["measure.max_repeats=5 is below min_repeats=9"]),
+    "temperature": (["decoder.temperature=-1", *RANDOM], ["decoder.temperature=-1 is negative"]),
+    "diffusion with a KV cache": (
+        ["paradigm=diffusion", "decoder=autoregressive", *RANDOM],
+        ["decoder=autoregressive needs a causal model", "cannot keep a KV cache", "masked-diffusion decoder"],
+    ),
+    "a cache set on diffusion": (["paradigm=diffusion", "+decoder.cache=state", *RANDOM], ["decoder.cache is unknown"]),
+    "unmasking a causal model": (
+        ["decoder=masked_full", *RANDOM],
+        ["decoder=masked_diffusion needs a model trained to undo masks", "noise=None"],
+    ),
+    "a peer of another kind": (
+        ["paradigm=diffusion", "decoder=transformers_generate", *RANDOM],
+        ["decoder=transformers_generate needs a causal model"],
+    ),
+    "more steps than tokens": (
+        ["paradigm=diffusion_16", "workload.output_len=8", *RANDOM],
+        ["decoder.steps=16 is more than workload.output_len=8", "use at most 8 steps"],
+    ),
+    "no number of steps": (["paradigm=diffusion", "decoder.steps=L/0", *RANDOM], ["decoder.steps='L/0'"]),
+    "steps and threshold": (
+        ["paradigm=diffusion", "decoder.threshold=0.9", *RANDOM],
+        ["decoder.threshold decides by itself", "decoder.steps=null decoder.order=null"],
+    ),
+    "no probability": (["paradigm=diffusion_threshold", "decoder.threshold=1.5"], ["decoder.threshold=1.5", "(0, 1]"]),
+    "beyond the position limit": (
+        ["workload.output_len=1000", *RANDOM],
+        ["workload.prompt_len=64 + workload.output_len=1000 is 1064", "model.max_positions=576"],
+    ),
+    "longer than trained": (
+        ["train=quick", "workload.output_len=600", "model.max_positions=1000"],
+        ["664 positions (prompt and output) are more than the 576 that the model was trained on"],
+    ),
+    "trained on less than a held-out window": (
+        ["train=quick", "train.lengths=[128]", "workload.output_len=16"],
+        ["513 positions (a held-out window) are more than the 128", "train.lengths"],
+    ),
+    "trained beyond the position limit": (
+        ["train=quick", "model.max_positions=256", "workload.output_len=16"],
+        ["train.lengths has 576, more than model.max_positions=256"],
+    ),
+    "quality of random weights": (["train=random"], ["train=random", "measure.quality=true", "measure=latency"]),
+    "a threshold on random weights": (
+        ["paradigm=diffusion_threshold", *RANDOM],
+        ["depends on the tokens that come out"],
+    ),
+    "a natural stop on random weights": (
+        ["train=random", "measure=latency", "workload=natural_stop"],
+        ["workload.stop=natural ends where the text ends"],
+    ),
+    "stop strings at a fixed length": (
+        ["workload.stop_strings=[x]"],
+        ["workload.stop_strings needs workload.stop=natural"],
+    ),
+    "heads that do not divide": (["model.num_heads=5", *RANDOM], ["model.d_model=128 does not split into num_heads=5"]),
+    "a size out of reach": (["model.target_parameters=10", *RANDOM], ["model.target_parameters=10 is out of reach"]),
+    "an SSM that looks both ways": (["paradigm=ssm", "model.causal=false", *RANDOM], ["model.causal=true"]),
+    "a vocabulary that is not the tokenizer's": (
+        ["model.vocab_size=100", *RANDOM],
+        ["model.vocab_size=100 does not fit tokenizer.vocab_size=2048"],
+    ),
+    "a byte tokenizer of another size": (["tokenizer=byte", "tokenizer.vocab_size=300"], ["tokenizer.vocab_size=300"]),
+    "no such corpus": (["corpus=local_text", "corpus.path=/nowhere.txt", *RANDOM], ["corpus.path='/nowhere.txt'"]),
+    "a corpus without a path": (["corpus=local_text", *RANDOM], ["corpus.path"]),
+    "no such checkpoint": (["train=checkpoint", "train.path=/nowhere"], ["no checkpoint in /nowhere", "card.json"]),
+    "a checkpoint without a path": (["train=checkpoint"], ["train.path"]),
+    "a recipe that fits no batch": (["train=quick", "train.batch_tokens=100"], ["train.batch_tokens=100", "576"]),
+    "no such experiment": (["experiment=none_such"], ["experiment=none_such is unknown"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_clear_line_and_nothing_runs(case, command, tmp_path):
+    arguments, words = BAD[case]
+    code, error = command(*arguments)
+    assert code == 2 and len(error.splitlines()) == 1 and error.startswith("error: "), error
+    for word in words:
+        assert word in error
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.skipif(bool(gpu_names()), reason="this machine has a GPU")
+def test_cuda_where_there_is_none(command):
+    code, error = command("device=cuda", *RANDOM)
+    assert code == 2 and "device.name=cuda, but this machine shows no NVIDIA GPU; use device=cpu" in error
+
+
+def test_an_empty_corpus_file(command, tmp_path):
+    (tmp_path / "empty.txt").touch()
+    code, error = command("corpus=local_text", f"corpus.path={tmp_path}/empty.txt", *RANDOM)
+    assert code == 2 and "is empty" in error and len(error.splitlines()) == 1
+
+
+def test_a_corrupted_checkpoint(command, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "card.json").write_text("{")
+    code, error = command("train=checkpoint", f"train.path={tmp_path}/mine")
+    assert code == 2 and "card.json is damaged" in error and len(error.splitlines()) == 1
+
+
+def test_every_impossible_cell_of_a_grid_is_named(command):
+    code, error = command("paradigm=ar,diffusion_16", "workload.output_len=8,16,600", *RANDOM)
+    lines = error.splitlines()
+    assert code == 2 and "3 of 6 cells are impossible, so nothing was run" in lines[0] and len(lines) == 4
