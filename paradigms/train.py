@@ -20,6 +20,7 @@ from paradigms.build import build
 from paradigms.cell import Cell
 from paradigms.cli import BAD_INPUT, INTERRUPTED, compose, explain
 from paradigms.measure.environment import set_threads, usable_cores
+from paradigms.training.checkpoint import to_bfloat16
 from paradigms.weights import CHECKPOINTS, HELDOUT_WINDOW, heldout_likelihood, load_corpus
 
 MODELS = ("ar", "ssm", "diffusion")
@@ -68,8 +69,10 @@ def train_one(name: str, overrides: Sequence[str], *, publish: bool) -> None:
     set_threads(cell.device.threads)
     weights = cell.train.load(cell.wanted, report=Printed(name))
     print(f"{name}: scoring the held-out text", flush=True)
-    heldout = heldout_likelihood(weights, load_corpus(cell.corpus))
     folder = Path(CHECKPOINTS) / weights.checkpoint
+    if publish:  # what ships is what is scored
+        weights.model.load_state_dict(to_bfloat16(weights.model.state_dict()))
+    heldout = heldout_likelihood(weights, load_corpus(cell.corpus))
     if publish:
         folder = zoo.publish(folder, name, {"heldout": {**dataclasses.asdict(heldout), "window": HELDOUT_WINDOW}})
     bound = "at most " if heldout.is_bound else ""

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paradigms.models.config import ModelConfig
+from paradigms.models.kernels import product
 from paradigms.models.state import KVCache
 
 
@@ -112,7 +113,7 @@ class Attention(nn.Module):
         y_BHTD = F.scaled_dot_product_attention(
             q_BHTD, k_BKSD, v_BKSD, attn_mask=span.mask_B1TS, is_causal=span.is_causal, enable_gqa=K != H
         )
-        return y_BHTD.transpose(1, 2).reshape(-1, H * self.head_dim) @ self.out
+        return product(y_BHTD.transpose(1, 2).reshape(-1, H * self.head_dim), self.out)
 
     @staticmethod
     def _through(cache: KVCache, k_BKTD: Tensor, v_BKTD: Tensor, span: Span, write: bool) -> tuple[Tensor, Tensor]:
@@ -140,4 +141,4 @@ class FeedForward(nn.Module):
 
     def forward(self, x_RE: Tensor) -> Tensor:
         gate, up = (x_RE @ self.gate_up).chunk(2, -1)
-        return (F.silu(gate) * up) @ self.down
+        return product(F.silu(gate) * up, self.down)

@@ -53,7 +53,7 @@ class Mamba2(nn.Module):
                 xBC_RC.view(B, -1, c.conv_dim), dt_RH.view(B, -1, c.num_ssm_heads), A_H, span, state, write
             )
             y_RI = y_BTI.reshape(-1, c.d_inner)
-        return rms_norm(y_RI * F.silu(z_RI), self.norm_weight, 1e-5) @ self.out
+        return kernels.product(rms_norm(y_RI * F.silu(z_RI), self.norm_weight, 1e-5), self.out)
 
     def _step(self, xBC_BC: Tensor, dt_BH: Tensor, A_H: Tensor, state: SSMState) -> Tensor:
         """One token through convolution window and recurrence, the state updated in place."""

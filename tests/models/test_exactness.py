@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paradigms import zoo
-from paradigms.models import ssd
+from paradigms.models import kernels, ssd
 from paradigms.models.config import ModelConfig
 from paradigms.models.stack import Model
 from paradigms.training import checkpoint
@@ -24,6 +24,9 @@ CONFIGS = {
     "mamba2": ModelConfig(vocab_size=V, d_model=64, block="M", num_blocks=3, chunk_len=8, max_positions=64),
     "mamba2 groups": ModelConfig(
         vocab_size=V, d_model=64, block="M", num_groups=2, d_state=16, ssm_head_dim=16, num_blocks=2, chunk_len=5, max_positions=64
+    ),
+    "denoiser": ModelConfig(
+        vocab_size=V, d_model=64, num_blocks=2, causal=False, noise="absorbing", shift_logits=True, max_positions=64
     ),
     "hybrid": ModelConfig(vocab_size=V, d_model=64, block="AMF", num_blocks=2, chunk_len=8, max_positions=64),
 }
@@ -100,18 +103,15 @@ def test_looking_without_writing_changes_nothing(model):
 
 def test_left_padding_and_batching_change_nothing(model):
     tokens_BT = tokens(model, 3, 30)
-    lengths = [30, 17, 1]
+    lengths = [30, 17, 2]
     padded_BT = torch.zeros_like(tokens_BT)
     for row, length in enumerate(lengths):
         padded_BT[row, 30 - length :] = tokens_BT[row, :length]
     together = model(padded_BT, num_tokens=lengths)
     for row, length in enumerate(lengths):
-        if model.config.shift_logits:  # column 0 of a row means nothing
-            length, skip = length, 1
-        else:
-            skip = 0
         alone = model(tokens_BT[row : row + 1, :length])
-        assert_close(together[row, 30 - length + skip :], alone[0, skip:])
+        first = 1 if model.config.shift_logits else 0  # a shifted denoiser's column 0 means nothing
+        assert_close(together[row, 30 - length + first :], alone[0, first:])
 
 
 def test_ragged_rows_continue_exactly(model):
@@ -199,6 +199,16 @@ def test_chunked_duality_is_the_recurrence(length, chunk_len, groups, from_state
     y_reference, state_reference = ssd.ssd_recurrence(x, dt, A, B, C, torch.zeros(2, 4, 3, 5, dtype=dtype) if start is None else start)
     assert_close(y, y_reference)
     assert_close(state, state_reference)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 96, 32), (1, 32, 32), (1, 32, 96), (3, 96, 32)])
+def test_the_product_is_the_matrix_product(rows, inputs, outputs, dtype):
+    generator = torch.Generator().manual_seed(0)
+    x, weights = (torch.randn(shape, generator=generator, dtype=dtype) for shape in ((rows, inputs), (inputs, outputs)))
+    with torch.no_grad():
+        assert_close(kernels.product(x, weights), x @ weights)
+    assert torch.equal(kernels.product(x, weights.requires_grad_()), x @ weights)
 
 
 def test_recurrence_by_hand():
