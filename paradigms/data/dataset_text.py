@@ -52,6 +52,8 @@ class DatasetText:
     heldout_fraction: float = splits.HELDOUT_FRACTION
 
     def __post_init__(self) -> None:
+        if not isinstance(self.path, str):
+            object.__setattr__(self, "path", tuple(self.path))  # YAML gives a list, and a config must be hashable
         if self.builder not in (*SUFFIXES, "hub"):
             raise ValueError(f"corpus.builder={self.builder!r} is unknown; it is one of {', '.join(SUFFIXES)}, hub")
         if not self.paths or not all(self.paths):
