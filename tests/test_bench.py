@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from hydra.core.global_hydra import GlobalHydra
 
-from paradigms import bench
+from paradigms import bench, cli
 from paradigms.cell import Cell
 from paradigms.data.stream import token_stream
 from paradigms.data.tokenizers import BOS_ID, EOS_ID, MASK_ID, ByteTokenizer
@@ -21,7 +23,7 @@ from paradigms.decoding.native import NativeParadigm
 from paradigms.models.config import ModelConfig
 from paradigms.paradigm import Request
 from paradigms.quality.samples import sample_statistics
-from paradigms.records import canonical_json
+from paradigms.records import canonical_json, read_table
 
 Unit = tuple[dict[str, Any], bench.Tables]
 PROMPT, OUTPUT, BATCH, REPEATS = 8, 16, 2, 2
@@ -62,6 +64,8 @@ RUN_COLUMNS = """parameters weight_bytes state_used_bytes state_allocated_bytes 
     num_warmups warmup_steady kernels execution bits_per_byte bits_per_byte_se bits_per_byte_is_bound checkpoint_tokens
     corpus_sha256 corpus_is_zoo_corpus machine cpu gpu torch_version python_version transformers_version load_before
     load_after steal_fraction cpu_mhz_before cpu_mhz_after contended"""
+MEMORY = {name for name in RUN_COLUMNS.split() if name.startswith(("state_", "peak_", "cuda_peak_"))}  # round 0 only
+QUALITY = {name for name in RUN_COLUMNS.split() if name.startswith("bits_per_byte")}
 COLUMNS = {
     "requests": """repeat row request_id seed prompt_tokens requested_tokens committed_tokens finish_reason ttft_s
         tpot_s e2e_s itl_median_s itl_max_s num_chunks max_chunk_tokens nfe positions_computed step_time_s prefill_s
@@ -179,11 +183,10 @@ def test_weights_are_counted_in_their_dtype(dtype: str, itemsize: int) -> None:
 
 
 def test_memory_is_measured_in_the_first_round_only() -> None:
-    names = {"peak_tensor_bytes", "peak_rss_bytes", "state_used_bytes", "state_allocated_bytes", "state_formula_bytes"}
-    assert names <= trained("ar", 0)[0].keys()
-    assert not names & trained("ar", 1)[0].keys()
+    assert trained("ar", 0)[0].keys() >= MEMORY
+    assert not MEMORY & trained("ar", 1)[0].keys()
     cell = tiny.cell("ar", output_len=2, measure={"memory": False})
-    assert not names & bench.run_unit(cell, 0)[0].keys()
+    assert not MEMORY & bench.run_unit(cell, 0)[0].keys()
 
 
 # ---------------------------------------------------------------- work
@@ -323,3 +326,35 @@ def test_delivery_changes_times_not_tokens(paradigm: str) -> None:
         assert [s[name] for s in delivered[1]["samples"]] == [s[name] for s in device[1]["samples"]], name
     for name in ("nfe", "positions_computed", "committed_tokens", "num_chunks", "judge_bits_per_byte"):
         assert [r[name] for r in delivered[1]["requests"]] == [r[name] for r in device[1]["requests"]], name
+
+
+# ---------------------------------------------------------------- through the command line
+
+
+def test_a_sweep_of_real_cells_writes_every_column_of_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("\n\n".join(tiny.texts()[:200]))
+    (tmp_path / "b.txt").write_text("\n\n".join(tiny.texts()[200:]))
+    monkeypatch.setattr(sys, "argv", ["paradigms"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    arguments = [
+        *("experiment=smoke", "paradigm=ar,diffusion_quarter", "tokenizer=byte", "corpus=local_text"),
+        f"corpus.path=[{tmp_path}/a.txt,{tmp_path}/b.txt]",
+        *("measure.rounds=2", "sweep.report=false", "sweep.preload=[]", f"sweep.dir={tmp_path}/sweep"),
+    ]
+    code = cli.main(arguments)
+    GlobalHydra.instance().clear()
+    assert code == 0, capfd.readouterr().err
+    runs = list(read_table(tmp_path / "sweep", "runs"))
+    assert {(run["paradigm.name"], run["round"]) for run in runs} == {
+        (name, index) for name in ("ar", "diffusion_quarter") for index in (0, 1)
+    }
+    lane = "key cell_key round status error started_at checkpoint machine_id code is_anchor sweep.name"
+    factors = "workload.output_len workload.batch_size decoder.temperature model.d_model device.threads train.source"
+    for run in runs:
+        assert {*lane.split(), *factors.split(), *RUN_COLUMNS.split()} - QUALITY - MEMORY <= run.keys()
+        assert (run["status"], run["error"]) == ("ok", None)
+        assert (run.keys() >= MEMORY) == (run["round"] == 0)
+    for table in ("requests", "samples"):
+        assert {row["key"] for row in read_table(tmp_path / "sweep", table)} == {run["key"] for run in runs}
