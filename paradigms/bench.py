@@ -2,7 +2,8 @@
 
     load -> warm up -> timed repeats -> memory pass -> scores -> records
 
-Timing and memory are separate passes, since watching allocations slows the work down. What was timed is what is scored and kept.
+Timing and memory are separate passes, since watching allocations slows the work down. What was timed is what is scored
+and kept.
 """
 
 from __future__ import annotations
@@ -106,9 +107,7 @@ def prepare(cell: Cell) -> None:
         heldout_columns(weights, corpus)
 
 
-def make_requests(
-    cell: Cell, round_index: int, repeat: int, *, corpus: Corpus, tokenizer: Tokenizer
-) -> list[Request]:
+def make_requests(cell: Cell, round_index: int, repeat: int, *, corpus: Corpus, tokenizer: Tokenizer) -> list[Request]:
     """The batch of a repeat: equal for every paradigm, another one in each round and repeat."""
     work = cell.workload
     first = (round_index * cell.measure.max_repeats + repeat) * work.batch_size
@@ -132,7 +131,8 @@ def make_requests(
 
 
 def heldout_columns(weights: Weights, corpus: Corpus) -> dict[str, Any]:
-    """Bits per byte of the held-out split under these weights, or its bound; computed once, in float32 on the CPU or the GPU."""
+    """Bits per byte of the held-out split under these weights, or its bound; computed once, in float32 on the CPU or
+    the GPU."""
 
     def evaluate() -> bytes:
         return json.dumps(dataclasses.asdict(heldout_likelihood(weights, corpus))).encode()
@@ -176,9 +176,7 @@ def _timed_repeats(cell: Cell, paradigm: Paradigm, requests: Any, tokenizer: Tok
         if len(recordings) >= cell.measure.min_repeats and enough:
             break
         batch = requests(len(recordings))
-        recordings.append(
-            record(paradigm, batch, clock=clock, timeline=cell.measure.timeline, stream_decoder=decoder)
-        )
+        recordings.append(record(paradigm, batch, clock=clock, timeline=cell.measure.timeline, stream_decoder=decoder))
     return recordings
 
 
@@ -230,7 +228,9 @@ def _tables(cell: Cell, weights: Weights, corpus: Corpus, recordings: Sequence[R
     for repeat, recording in enumerate(recordings):
         for row, columns in zip(recording.rows, recording.request_rows(), strict=True):
             text = weights.tokenizer.decode(row.token_ids)
-            scores = _scores(weights.tokenizer, corpus, row.request.prompt, row.token_ids) if cell.measure.quality else {}
+            scores = (
+                _scores(weights.tokenizer, corpus, row.request.prompt, row.token_ids) if cell.measure.quality else {}
+            )
             tables["requests"].append({"repeat": repeat, **columns, **scores})
             tables["samples"].append(
                 {

@@ -1,6 +1,7 @@
 """A cell: one paradigm, one workload, one machine setting; everything that decides its figures.
 
-Built from the composed config, and checked against itself before anything is loaded: a sweep of a hundred cells finds its impossible
+Built from the composed config, and checked against itself before anything is loaded: a sweep of a hundred cells finds
+    its impossible
 ones in a second, not after an hour.
 """
 
@@ -57,14 +58,15 @@ class Cell:
         self.decoder.check(causal=self.model.causal, noise=self.model.noise, output_len=work.output_len)
         if self.model.vocab_size != self.tokenizer.vocab_size:
             raise ValueError(
-                f"model.vocab_size={self.model.vocab_size} does not fit tokenizer.vocab_size={self.tokenizer.vocab_size}; "
+                f"model.vocab_size={self.model.vocab_size} does not fit "
+                f"tokenizer.vocab_size={self.tokenizer.vocab_size}; "
                 "leave model.vocab_size out, it follows the tokenizer"
             )
         if work.total_len > self.model.max_positions:
             raise ValueError(
                 f"workload.prompt_len={work.prompt_len} + workload.output_len={work.output_len} is {work.total_len} "
-                f"positions; the model has model.max_positions={self.model.max_positions}: ask for less, or raise it and train "
-                "(train=full), or measure latency alone (train=random measure=latency)"
+                f"positions; the model has model.max_positions={self.model.max_positions}: ask for less, or raise it "
+                "and train (train=full), or measure latency alone (train=random measure=latency)"
             )
         if self.device.name == "cuda" and not gpu_names():
             raise ValueError("device.name=cuda, but this machine shows no NVIDIA GPU; use device=cpu or device=auto")
@@ -93,7 +95,8 @@ class Cell:
         for what, length in (("prompt and output", work.total_len), ("a held-out window", HELDOUT_WINDOW + 1)):
             if length > trained_len:
                 raise ValueError(
-                    f"{length} positions ({what}) are more than the {trained_len} that the model was trained on, so its "
+                    f"{length} positions ({what}) are more than the {trained_len} that the model was trained on, so "
+                    "its "
                     "quality there says nothing: shorten the workload, train on longer texts (train.lengths), or set "
                     "measure.quality=false"
                 )

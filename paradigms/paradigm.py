@@ -1,8 +1,8 @@
 """The contract between what generates and what measures.
 
-A paradigm turns requests into a stream of events; the benchmark consumes the events and reads the clock. Native decoders,
-`transformers` generate and, later, HTTP endpoints all look like this, so that none is measured by a different loop.
-Nothing here times, synchronises or prints, and this module imports nothing else of the package.
+A paradigm turns requests into a stream of events; the benchmark consumes the events and reads the clock. Native
+decoders, `transformers` generate and, later, HTTP endpoints all look like this, so that none is measured by a different
+loop. Nothing here times, synchronises or prints, and this module imports nothing else of the package.
 
 Dimension letters: B requests of a batch, K positions of one event.
 """
@@ -71,8 +71,8 @@ class Event:
         forwards: model name -> forwards run since the previous event (fill and encoder passes included).
         positions_computed: positions pushed through the model since the previous event, summed over the batch.
         finished: row -> finish reason, for rows that ended with this event.
-        num_committed: row -> tokens committed, for finished rows whose text is cut before positions that were already final (a
-            canvas that holds end-of-text); a row that is not named commits every position it reported final.
+        num_committed: row -> tokens committed, for finished rows whose text is cut before positions that were already
+            final (a canvas that holds end-of-text); a row that is not named commits every position it reported final.
         state: bytes carried after this event, a callable so that nobody pays who does not ask; None when there is none.
     """
 
@@ -97,9 +97,9 @@ class Paradigm(Protocol):
     def run(self, requests: Sequence[Request]) -> Iterator[Event]:
         """Generate for all requests as one batch.
 
-        The iterator may be closed early (warm-up does so); it must then leave nothing running. After the last event every
-        row has a finish reason and every committed position has been reported final exactly once. A row that finished
-        early commits nothing after its last position; tokens reported for it later are ignored by the reader.
+        The iterator may be closed early (warm-up does so); it must then leave nothing running. After the last event
+        every row has a finish reason and every committed position has been reported final exactly once. A row that
+        finished early commits nothing after its last position; tokens reported for it later are ignored by the reader.
         """
         ...
 

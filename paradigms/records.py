@@ -8,12 +8,14 @@ Layout of a sweep's folder:
                          tokens-<shard>.jsonl     optional: when each position became final and could be streamed
                          training-<shard>.jsonl   loss curves of the checkpoints that the units used
 
-Each writer owns its shard, so parallel launchers never share a file, and a crash loses at most the unit that it hit. A unit
-is (cell, round); `unit_key` hashes everything that determines its figures, so a stale one is never reused and the folders of two
-machines can be merged by copying their files together.
+Each writer owns its shard, so parallel launchers never share a file, and a crash loses at most the unit that it hit. A
+unit is (cell, round); `unit_key` hashes everything that determines its figures, so a stale one is never reused and the
+folders of two machines can be merged by copying their files together.
 
-Column names: a dotted name is a factor, flattened from the resolved config (`workload.output_len`); a name without a dot is
-an observation, with its unit in the name (`e2e_s`, `peak_tensor_bytes`). No torch here, nor anything else of the package.
+Column names: a dotted name is a factor, flattened from the resolved config (`workload.output_len`); a name without a
+    dot is
+an observation, with its unit in the name (`e2e_s`, `peak_tensor_bytes`). No torch here, nor anything else of the
+package.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`python -m paradigms.train`: train the zoo's models afresh and publish them into the package.
 
-One process a model, one thread each, as many at once as there are cores. Ctrl-C is safe: the next call goes on from the last saved step
-and ends with the same weights. Hydra overrides change the recipe: `python -m paradigms.train --no-publish train.num_tokens=200000`.
+One process a model, one thread each, as many at once as there are cores. Ctrl-C is safe: the next call goes on from the
+last saved step and ends with the same weights. Hydra overrides change the recipe: `python -m paradigms.train
+--no-publish train.num_tokens=200000`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Where a cell's weights come from: the zoo that ships with the package, a training, a folder, or nowhere (random).
 
-Each source is a config that names the identity of its weights before they are loaded (it enters the unit's key), says what the weights may
-be used for, and loads them. A source that trains does so once: the result lies in a folder under a hash of everything that determines it.
+Each source is a config that names the identity of its weights before they are loaded (it enters the unit's key), says
+what the weights may be used for, and loads them. A source that trains does so once: the result lies in a folder under a
+hash of everything that determines it.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ class TrainedHere(Recipe):
         streams = {split: token_stream(corpus, tokenizer, split) for split in ("train", "validation", "heldout")}
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
-        def run(name: str, num_tokens: int, rate: float):  # noqa: ANN202
+        def run(name: str, num_tokens: int, rate: float):
             return train(
                 wanted.model,
                 self,

@@ -64,10 +64,12 @@ class Measure:
 
     Attributes:
         rounds: units of the cell; rounds of all cells are interleaved so that drift hits all alike.
-        min_repeats, max_repeats, min_time_s: timed repeats in a unit: at least min_repeats, then until min_time_s have passed.
+        min_repeats, max_repeats, min_time_s: timed repeats in a unit: at least min_repeats, then until min_time_s have
+            passed.
         warmup_events: events of the real work that one warm-up run consumes before it is closed.
         max_warmups: warm-up runs at most; fewer when two in a row agree within 10 %.
-        timeline: `device` records times and reads tokens at the end; `delivered` copies and detokenises as a server must.
+        timeline: `device` records times and reads tokens at the end; `delivered` copies and detokenises as a server
+            must.
         memory: a separate pass for peak memory in the first round.
         tokens: also write the per-token table.
         quality: score what was generated, and the model on held-out text.

@@ -1,8 +1,8 @@
 """Left to right, one token a forward.
 
-With the state (keys and values, or a recurrent state) the prompt is read once and every later forward reads one token; without
-it every forward reads the whole text again, which is what a full canvas without a cache pays too. Any causal model fits: a
-Transformer and Mamba-2 are decoded by the same lines.
+With the state (keys and values, or a recurrent state) the prompt is read once and every later forward reads one token;
+without it every forward reads the whole text again, which is what a full canvas without a cache pays too. Any causal
+model fits: a Transformer and Mamba-2 are decoded by the same lines.
 
 Dimension letters: B requests, N new tokens, V vocabulary.
 """

@@ -1,7 +1,8 @@
 """Random numbers that are a function of what they are for, not of when, where or beside whom they are drawn.
 
-A draw is u(request seed, position, step, purpose): a 64-bit mix of the four (the finaliser of SplitMix64, Steele et al. 2014) in
-integer arithmetic, equal on every device. So a request generates the same text alone, in a batch, or in another order.
+A draw is u(request seed, position, step, purpose): a 64-bit mix of the four (the finaliser of SplitMix64, Steele et al.
+2014) in integer arithmetic, equal on every device. So a request generates the same text alone, in a batch, or in
+another order.
 """
 
 from __future__ import annotations

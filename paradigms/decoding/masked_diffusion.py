@@ -1,15 +1,18 @@
 """Masked diffusion over the full canvas: every forward sees all positions, and some masks become tokens.
 
-The canvas starts as the prompt and one mask for each token to come. At each step the model gives a distribution for every masked
-position, all at once and independently; which of them become final is the choice made here:
+The canvas starts as the prompt and one mask for each token to come. At each step the model gives a distribution for
+every masked position, all at once and independently; which of them become final is the choice made here:
 
-    random       positions in a random order, in equal shares over K steps; the order does not look at the model, so at K = L the
+    random       positions in a random order, in equal shares over K steps; the order does not look at the model, so at
+    K = L the
                  samples follow the model's own one-token conditionals exactly
-    confidence   equal shares, the most probable drawn tokens first (LLaDA, 2502.09992); looking at the drawn value biases the samples
-    threshold    every drawn token whose probability reaches the threshold, and always the most probable one (Fast-dLLM, 2505.22618);
+    confidence   equal shares, the most probable drawn tokens first (LLaDA, 2502.09992); looking at the drawn value
+    biases the samples threshold    every drawn token whose probability reaches the threshold, and always the most
+    probable one (Fast-dLLM, 2505.22618);
                  the number of steps depends on the text
 
-Fewer steps than tokens make several tokens final in one step without seeing each other: faster, and worse. No cache is kept:
+Fewer steps than tokens make several tokens final in one step without seeing each other: faster, and worse. No cache is
+    kept:
 when one token changes, every position's keys and values change.
 
 Dimension letters: B requests, T columns (prompt and canvas), L canvas, M masked positions looked at, V vocabulary.
@@ -40,7 +43,8 @@ class MaskedDiffusion(Sampling):
     """Full-canvas denoising in a fixed number of steps, or until a confidence threshold has been passed everywhere.
 
     Attributes:
-        steps: forwards for the canvas: a number, "L" (one token a step) or "L/4" (four tokens a step). None with a threshold.
+        steps: forwards for the canvas: a number, "L" (one token a step) or "L/4" (four tokens a step). None with a
+            threshold.
         order: which positions become final at a step: "random" or "confidence". None with a threshold.
         threshold: probability in (0, 1] at which a drawn token becomes final; None with steps.
     """
@@ -74,7 +78,8 @@ class MaskedDiffusion(Sampling):
         """Raise ValueError when this decoder cannot drive such a model, or takes more steps than there are tokens."""
         if noise != "absorbing":
             raise ValueError(
-                f"decoder=masked_diffusion needs a model trained to undo masks (model.noise=absorbing), not noise={noise}"
+                f"decoder=masked_diffusion needs a model trained to undo masks (model.noise=absorbing), "
+                f"not noise={noise}"
             )
         if self.threshold is None and self.num_steps(output_len) > output_len:
             raise ValueError(
@@ -117,6 +122,7 @@ class MaskedDiffusion(Sampling):
 
     def _over_threshold(self, canvas: _Canvas, step: int) -> tuple[Tensor, Tensor, None]:
         """Every drawn token that is probable enough, and each unfinished row's most probable one."""
+        assert self.threshold is not None
         tokens_BL, confidence_BL = self._draw(canvas, canvas.masked_BL, step)
         best_BL = torch.zeros_like(canvas.masked_BL).scatter(-1, confidence_BL.argmax(-1, keepdim=True), True)
         return canvas.masked_BL & (best_BL | (confidence_BL >= self.threshold)), tokens_BL, None
@@ -139,7 +145,8 @@ class MaskedDiffusion(Sampling):
 class _Canvas:
     """Prompts and canvases of a batch, and which positions are still masked.
 
-    Rows are right-aligned in the model's input and left-aligned in the canvas [B, L], so that output position l is column l.
+    Rows are right-aligned in the model's input and left-aligned in the canvas [B, L], so that output position l is
+    column l.
     """
 
     def __init__(self, model: Model, requests: Sequence[Request], vocabulary: Vocabulary) -> None:
@@ -194,12 +201,17 @@ class _Canvas:
         )
         if not self.num_masked:
             for row, request in enumerate(self.requests):
-                if request.ignore_eos:
-                    event.finished[row] = "length"
-                    continue
-                ids = event.token_ids_BK[row, : request.max_new_tokens].tolist()
-                event.finished[row], event.num_committed[row] = finish(request, ids, self.vocabulary)
+                event.finished[row], event.num_committed[row] = self._end(row, request)
         return event
+
+    def _end(self, row: int, request: Request) -> tuple[str, int]:
+        """Finish reason and length of a full row; its tokens are looked at only when they can end it early."""
+        if request.ignore_eos:
+            return "length", request.max_new_tokens
+        ids = self.tokens_BT.gather(-1, self.column_BL)[row, : request.max_new_tokens].tolist()
+        ended = finish(request, ids, self.vocabulary)
+        assert ended is not None
+        return ended
 
 
 def _share(length: int, num_steps: int, step: int) -> int:

@@ -1,4 +1,5 @@
-"""Our attention stack as transformers' `LlamaForCausalLM`: the same function, its matrices laid out as transformers does."""
+"""Our attention stack as transformers' `LlamaForCausalLM`: the same function, its matrices laid out as transformers
+does."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ _converted: WeakKeyDictionary[Model, Any] = WeakKeyDictionary()
 
 
 def as_llama(model: Model) -> Any:
-    """A `LlamaForCausalLM` with the model's weights: embedding and norms shared, matrices transposed; made once a model.
+    """A `LlamaForCausalLM` with the model's weights: embedding and norms shared, matrices transposed; made once a
+    model.
 
     Raises:
         ValueError: the stack is not attention and feed-forward in turn, or sees the whole canvas.
@@ -56,7 +58,9 @@ def _convert(model: Model) -> Any:
 
 
 def _llama_weights(model: Model) -> dict[str, Tensor]:
-    """The model's weights under Llama's names; matrices as `from_pretrained` lays them out, [out, in] and contiguous."""
+    """The model's weights under Llama's names; matrices as `from_pretrained` lays them out, [out, in] and
+    contiguous.
+    """
     c, ours = model.config, model.state_dict()
     heads = [num * c.head_dim for num in (c.num_heads, c.num_kv_heads, c.num_kv_heads)]
     weights = {

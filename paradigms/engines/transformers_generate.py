@@ -12,7 +12,7 @@ Dimension letters: B requests, T columns of the padded prompts.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -162,11 +162,13 @@ class _Streamer:
         """Nothing is held back."""
 
 
-def _stream(generate: Callable[[_Streamer], None]) -> Iterator[Tensor]:
+def _stream(generate: Callable[[_Streamer], None]) -> Generator[Tensor, None, None]:
     """The tokens that `generate` hands to its streamer, one tensor a step.
 
-    generate calls back, a reader asks for the next: a greenlet turns the one into the other within one thread, at less than a
-    microsecond a step, where a second thread would fight for the interpreter. Closing the iterator ends generate where it stands.
+    generate calls back, a reader asks for the next: a greenlet turns the one into the other within one thread, at less
+        than a
+    microsecond a step, where a second thread would fight for the interpreter. Closing the iterator ends generate where
+    it stands.
     """
 
     def work() -> None:

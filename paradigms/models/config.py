@@ -1,7 +1,7 @@
 """A network as a frozen description: what it is made of, how many parameters it has, what state it carries.
 
-The counts are formulas on the config, so that a cell can be checked, matched in size and predicted before any weight exists;
-the tests hold each formula against the tensors. No torch here.
+The counts are formulas on the config, so that a cell can be checked, matched in size and predicted before any weight
+exists; the tests hold each formula against the tensors. No torch here.
 
 A stack is written as a string of layers, repeated: `AF` is a Transformer block, `M` a Mamba-2 block.
 
@@ -80,9 +80,7 @@ class ModelConfig:
                     f"model.d_model={self.d_model} does not split into num_heads={self.num_heads} heads of even width"
                 )
             if self.num_heads % self.num_kv_heads:
-                raise ValueError(
-                    f"model.num_kv_heads={self.num_kv_heads} must divide num_heads={self.num_heads}"
-                )
+                raise ValueError(f"model.num_kv_heads={self.num_kv_heads} must divide num_heads={self.num_heads}")
         if "M" in self.block:
             if self.d_inner % self.ssm_head_dim:
                 raise ValueError(
@@ -95,7 +93,9 @@ class ModelConfig:
         if self.noise is not None and self.causal:
             raise ValueError("model.noise is set, so every position must see the whole canvas; set model.causal=false")
         if self.shift_logits and self.noise is None:
-            raise ValueError("model.shift_logits is for denoisers (model.noise); a causal model predicts the next token anyway")
+            raise ValueError(
+                "model.shift_logits is for denoisers (model.noise); a causal model predicts the next token anyway"
+            )
         if self.target_parameters is not None:
             self._solve(self.target_parameters)
 
@@ -137,14 +137,16 @@ class ModelConfig:
 
     def num_parameters(self) -> int:
         """All parameters; the embedding is counted once, since the output head shares it."""
-        return self.vocab_size * self.d_model + self.d_model + sum(self.layer_parameters(layer) for layer in self.layers)
+        return (
+            self.vocab_size * self.d_model + self.d_model + sum(self.layer_parameters(layer) for layer in self.layers)
+        )
 
     def state_bytes(self, *, batch_size: int, length: int, itemsize: int) -> int:
         """Bytes that must be kept after `length` positions so that the next step needs no look back.
 
-        Attention keeps 2 x kv_heads x head_dim numbers a position and layer. Mamba-2 keeps the last d_conv - 1 inputs of the
-        convolution and heads x head_dim x d_state numbers a layer whatever the length, the latter in at least float32.
-        A model that sees the whole canvas keeps nothing.
+        Attention keeps 2 x kv_heads x head_dim numbers a position and layer. Mamba-2 keeps the last d_conv - 1 inputs
+        of the convolution and heads x head_dim x d_state numbers a layer whatever the length, the latter in at least
+        float32. A model that sees the whole canvas keeps nothing.
         """
         if not self.causal:
             return 0
@@ -164,7 +166,10 @@ class ModelConfig:
     def _solve(self, target: int) -> None:
         free = "ff_width" if "F" in self.block else "d_state"
         grain = _GRAIN[free]
-        at = {width: dataclasses.replace(self, target_parameters=None, **{free: width}).num_parameters() for width in (grain, 2 * grain)}
+        at = {
+            width: dataclasses.replace(self, target_parameters=None, **{free: width}).num_parameters()
+            for width in (grain, 2 * grain)
+        }
         slope = at[2 * grain] - at[grain]
         width = grain * max(1, 1 + round((target - at[grain]) / slope))
         solved = dataclasses.replace(self, target_parameters=None, **{free: width})

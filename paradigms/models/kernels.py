@@ -1,6 +1,7 @@
 """Which implementation runs what: readable torch everywhere, faster kernels where they exist.
 
-One place decides, so that `in_use` can tell the records what ran. The plain torch form is the reference of each, and tests hold the
+One place decides, so that `in_use` can tell the records what ran. The plain torch form is the reference of each, and
+tests hold the
 faster one against it: mamba-ssm's kernels on CUDA when installed, and one product on the CPU.
 """
 
@@ -19,8 +20,8 @@ from paradigms.models import ssd
 def mamba_ssm_kernels() -> tuple | None:
     """(chunked scan, one-step update) of mamba-ssm, or None when it is not installed or cannot load."""
     try:
-        from mamba_ssm.ops.triton.selective_state_update import selective_state_update
-        from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
+        from mamba_ssm.ops.triton.selective_state_update import selective_state_update  # pyright: ignore
+        from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined  # pyright: ignore
     except (ImportError, RuntimeError, OSError):
         return None
     return mamba_chunk_scan_combined, selective_state_update
@@ -36,13 +37,15 @@ def in_use(device: torch.device, layers: str) -> str:
 def product(x_RE: Tensor, weights_EO: Tensor) -> Tensor:
     """x @ weights, [R, O].
 
-    One row times a narrow matrix is bound by reading the matrix. On a CPU, torch's weighted sum of embedding rows reads it two to
-    three times faster than its matrix product (float32, matrices beyond the second cache); wide matrices gain nothing.
+    One row times a narrow matrix is bound by reading the matrix. On a CPU, torch's weighted sum of embedding rows reads
+    it two to three times faster than its matrix product (float32, matrices beyond the second cache); wide matrices gain
+    nothing.
     """
-    E, O = weights_EO.shape
-    if x_RE.shape[0] > 1 or not O <= min(E, _NARROW) or torch.is_grad_enabled() or not _is_cpu_float32(x_RE):
+    num_inputs, num_outputs = weights_EO.shape
+    wide = num_outputs > min(num_inputs, _NARROW)
+    if wide or x_RE.shape[0] > 1 or torch.is_grad_enabled() or not _is_cpu_float32(x_RE):
         return x_RE @ weights_EO
-    rows_E, first_row = _all_rows(E)
+    rows_E, first_row = _all_rows(num_inputs)
     return torch.embedding_bag(weights_EO, rows_E, first_row, False, 0, False, x_RE[0])[0]
 
 
@@ -76,7 +79,13 @@ def causal_conv(seen_BCT: Tensor, weight_CK: Tensor, bias_C: Tensor) -> Tensor:
 
 
 def ssd_chunked(
-    x_BTHP: Tensor, dt_BTH: Tensor, A_H: Tensor, B_BTGN: Tensor, C_BTGN: Tensor, state_BHPN: Tensor | None, chunk_len: int
+    x_BTHP: Tensor,
+    dt_BTH: Tensor,
+    A_H: Tensor,
+    B_BTGN: Tensor,
+    C_BTGN: Tensor,
+    state_BHPN: Tensor | None,
+    chunk_len: int,
 ) -> tuple[Tensor, Tensor]:
     """See `ssd.ssd_chunked`."""
     if x_BTHP.device.type == "cuda" and (fused := mamba_ssm_kernels()):
@@ -86,9 +95,7 @@ def ssd_chunked(
     return ssd.ssd_chunked(x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, state_BHPN, chunk_len)
 
 
-def ssd_step(
-    x_BHP: Tensor, dt_BH: Tensor, A_H: Tensor, B_BGN: Tensor, C_BGN: Tensor, state_BHPN: Tensor
-) -> Tensor:
+def ssd_step(x_BHP: Tensor, dt_BH: Tensor, A_H: Tensor, B_BGN: Tensor, C_BGN: Tensor, state_BHPN: Tensor) -> Tensor:
     """See `ssd.ssd_step`."""
     if x_BHP.device.type == "cuda" and (fused := mamba_ssm_kernels()):
         P, N = state_BHPN.shape[2:]

@@ -1,6 +1,7 @@
 """Attention, feed-forward and the span of positions that one forward covers.
 
-Dimension letters: B batch, T tokens in, R = B T rows, S slots seen, H query heads, K key-value heads, D head width, E model width.
+Dimension letters: B batch, T tokens in, R = B T rows, S slots seen, H query heads, K key-value heads, D head width, E
+    model width.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from paradigms.models.state import KVCache
 def matrix(num_inputs: int, num_outputs: int) -> nn.Parameter:
     """Weights [in, out], used as x @ weights; the stack initialises them.
 
-    This order, not torch's [out, in]: with one or a few rows on a CPU the product then runs along the outputs and is up to 1.6 times
-    faster; on many rows and on a GPU nothing changes.
+    This order, not torch's [out, in]: with one or a few rows on a CPU the product then runs along the outputs and is up
+    to 1.6 times faster; on many rows and on a GPU nothing changes.
     """
     return nn.Parameter(torch.empty(num_inputs, num_outputs))
 
@@ -82,7 +83,9 @@ class Span:
 
 
 def rotary_tables(head_dim: int, num_positions: int, theta: float) -> tuple[Tensor, Tensor]:
-    """cos and sin [positions, head_dim] of rotary embeddings (2104.09864), halves side by side, first sin half negated."""
+    """cos and sin [positions, head_dim] of rotary embeddings (2104.09864), halves side by side, first sin half
+    negated.
+    """
     frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
     angle = torch.arange(num_positions, dtype=torch.float64)[:, None] * frequency
     return torch.cat((angle.cos(), angle.cos()), -1), torch.cat((-angle.sin(), angle.sin()), -1)

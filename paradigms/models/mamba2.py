@@ -1,6 +1,7 @@
 """Mamba-2 layer (arXiv 2405.21060): projection, short causal convolution, state-space duality, gated norm, projection.
 
-Dimension letters: B batch, T tokens, R = B T rows, E model width, I inner width, C convolution channels (x, B and C), H heads, P head width,
+Dimension letters: B batch, T tokens, R = B T rows, E model width, I inner width, C convolution channels (x, B and C), H
+    heads, P head width,
 G groups, N state, W d_conv - 1.
 """
 
@@ -15,7 +16,6 @@ from torch import Tensor, nn
 from paradigms.models import kernels
 from paradigms.models.config import ModelConfig
 from paradigms.models.layers import Span, matrix, rms_norm
-from paradigms.models.ssd import ssd_step
 from paradigms.models.state import SSMState
 
 
@@ -103,7 +103,5 @@ class Mamba2(nn.Module):
 def _close_gap(seen_BCT: Tensor, pads_B: Tensor, W: int) -> Tensor:
     """Move each row's W past columns over its padding, next to its first token, so that the convolution sees no gap."""
     column_T = torch.arange(seen_BCT.shape[-1], device=seen_BCT.device)
-    source_BT = torch.where(
-        column_T >= pads_B[:, None] + W, column_T, (column_T - pads_B[:, None]).clamp(min=0)
-    )
+    source_BT = torch.where(column_T >= pads_B[:, None] + W, column_T, (column_T - pads_B[:, None]).clamp(min=0))
     return seen_BCT.gather(-1, source_BT[:, None].expand_as(seen_BCT))

@@ -2,10 +2,12 @@
 
     h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t^T          y_t = h_t C_t
 
-The recurrence costs one step a token and serves decoding. The chunked form does the same sum by matrix products: within a chunk
-as masked attention, across chunks by passing the state on; it serves training and prefill, and starts from any state.
+The recurrence costs one step a token and serves decoding. The chunked form does the same sum by matrix products: within
+a chunk as masked attention, across chunks by passing the state on; it serves training and prefill, and starts from any
+state.
 
-Dimension letters: B batch, T tokens, H heads, P head width, G groups, N state, Z chunks, L tokens of a chunk (L' the earlier one).
+Dimension letters: B batch, T tokens, H heads, P head width, G groups, N state, Z chunks, L tokens of a chunk (L' the
+    earlier one).
 """
 
 from __future__ import annotations
@@ -15,9 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def ssd_step(
-    x_BHP: Tensor, dt_BH: Tensor, A_H: Tensor, B_BGN: Tensor, C_BGN: Tensor, state_BHPN: Tensor
-) -> Tensor:
+def ssd_step(x_BHP: Tensor, dt_BH: Tensor, A_H: Tensor, B_BGN: Tensor, C_BGN: Tensor, state_BHPN: Tensor) -> Tensor:
     """One token; updates `state_BHPN` in place and returns y_BHP."""
     heads_per_group = x_BHP.shape[1] // B_BGN.shape[1]
     if B_BGN.shape[1] == 1:
@@ -33,7 +33,9 @@ def ssd_step(
 def ssd_recurrence(
     x_BTHP: Tensor, dt_BTH: Tensor, A_H: Tensor, B_BTGN: Tensor, C_BTGN: Tensor, state_BHPN: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The definition, token by token: the reference that the chunked form is tested against. Returns y_BTHP and the state."""
+    """The definition, token by token: the reference that the chunked form is tested against. Returns y_BTHP and the
+    state.
+    """
     state_BHPN = state_BHPN.clone()
     steps = zip(x_BTHP.unbind(1), dt_BTH.unbind(1), B_BTGN.unbind(1), C_BTGN.unbind(1), strict=True)
     y = [ssd_step(x, dt, A_H, B, C, state_BHPN) for x, dt, B, C in steps]

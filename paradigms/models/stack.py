@@ -1,7 +1,7 @@
 """The network: embedding, residual layers, norm, head tied to the embedding.
 
-One stack serves every paradigm. A causal model predicts the next token; a denoiser predicts the tokens behind the masks. Both answer
-`forward`, which looks at a state when it is given one and extends it unless told not to.
+One stack serves every paradigm. A causal model predicts the next token; a denoiser predicts the tokens behind the
+masks. Both answer `forward`, which looks at a state when it is given one and extends it unless told not to.
 
 Dimension letters: B batch, T tokens in, R = B T rows, S slots, E model width, V vocabulary.
 """
@@ -54,13 +54,15 @@ class Model(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Normal with deviation 0.02; projections into the residual stream smaller by the root of their number (GPT-2)."""
+        """Normal with deviation 0.02; projections into the residual stream smaller by the root of their number
+        (GPT-2).
+        """
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2 and "conv_weight" not in name:
                 into_residual = name.endswith((".out", ".down"))
                 nn.init.normal_(parameter, std=0.02 / (len(self.layers) ** 0.5 if into_residual else 1))
 
-    def _apply(self, fn, recurse=True):  # noqa: ANN001, ANN202 (torch's signature)
+    def _apply(self, fn, recurse=True):
         """Keep the rotary tables as exact as the dtype allows: recomputed, not converted."""
         super()._apply(fn, recurse)
         c = self.config
@@ -105,8 +107,9 @@ class Model(nn.Module):
             write: "append" keeps the new tokens in the state, "none" only looks.
             logits_at: a slice of columns, or column indices [K] or [B, K].
 
-        Column i of a causal model's logits predicts the token at i + 1. Column i of a denoiser's predicts the token at i; with
-        `shift_logits` that is read one column to the left, and column 0 (begin-of-text, always visible) means nothing.
+        Column i of a causal model's logits predicts the token at i + 1. Column i of a denoiser's predicts the token at
+        i; with `shift_logits` that is read one column to the left, and column 0 (begin-of-text, always visible) means
+        nothing.
 
         Raises:
             ValueError: more positions than the model or the state was built for.
@@ -114,9 +117,7 @@ class Model(nn.Module):
         hidden_BTE = self._hidden(tokens_BT, state, num_tokens, write)
         return self._head(self._select(hidden_BTE, logits_at))
 
-    def logits_where(
-        self, tokens_BT: Tensor, wanted_BT: Tensor, *, num_tokens: Sequence[int] | None = None
-    ) -> Tensor:
+    def logits_where(self, tokens_BT: Tensor, wanted_BT: Tensor, *, num_tokens: Sequence[int] | None = None) -> Tensor:
         """Logits [number wanted, V] at the True places of a mask, in row-major order, without a state."""
         hidden_BTE = self._select(self._hidden(tokens_BT, None, num_tokens, "none"), None)
         return self._head(hidden_BTE[wanted_BT])
@@ -209,5 +210,3 @@ class Model(nn.Module):
     def kernels(self) -> str:
         """What runs the layers here, for the records."""
         return kernels.in_use(self.device, self.config.layers)
-
-

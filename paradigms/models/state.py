@@ -1,9 +1,11 @@
 """What a model carries between steps.
 
-Slots of the key-value cache are positions: row b holds exactly its own lengths[b] tokens, padding is never stored, so `used_bytes`
-counts what is needed and nothing else. Lengths live on the host: no step waits for the device to learn them.
+Slots of the key-value cache are positions: row b holds exactly its own lengths[b] tokens, padding is never stored, so
+`used_bytes` counts what is needed and nothing else. Lengths live on the host: no step waits for the device to learn
+them.
 
-Dimension letters: B batch, H key-value heads, S slots, D head width, C convolution channels, W d_conv - 1, P SSM head width, N state.
+Dimension letters: B batch, H key-value heads, S slots, D head width, C convolution channels, W d_conv - 1, P SSM head
+    width, N state.
 """
 
 from __future__ import annotations
@@ -56,9 +58,7 @@ class State:
         ssm_dtype = torch.promote_types(dtype, torch.float32)
         for layer in config.layers:
             if layer == "A":
-                self.layers.append(
-                    KVCache(*(torch.zeros(kv_shape, device=device, dtype=dtype) for _ in range(2)))
-                )
+                self.layers.append(KVCache(*(torch.zeros(kv_shape, device=device, dtype=dtype) for _ in range(2))))
             elif layer == "M":
                 self.layers.append(
                     SSMState(

@@ -4,8 +4,8 @@
     tokenizer.json      the tokenizer they were trained with
     card.json           config, recipe, corpus hash, tokens, epochs, loss curve, ...
 
-A folder counts only when its card is there, and the card is written last. Files are written beside their place and moved there, so an
-interruption leaves the old or the new one, never half of one.
+A folder counts only when its card is there, and the card is written last. Files are written beside their place and
+moved there, so an interruption leaves the old or the new one, never half of one.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def load_model(folder: Path, card: Mapping[str, Any]) -> Model:
     except FileNotFoundError:
         raise ValueError(f"{path} is missing; {advice}") from None
     if found != card["weights_sha256"]:
-        raise ValueError(f"{path} is damaged: its SHA-256 is {found[:12]}…, not {card['weights_sha256'][:12]}…; {advice}")
+        raise ValueError(
+            f"{path} is damaged: its SHA-256 is {found[:12]}…, not {card['weights_sha256'][:12]}…; {advice}"
+        )
     tensors, _ = read_tensors(path)
     model = model_config(card).build()
     try:
@@ -121,7 +123,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write a safetensors file in one move."""
-    replace_file(path, save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, dict(metadata)))
+    replace_file(
+        path, save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, dict(metadata))
+    )
 
 
 def replace_file(path: Path, data: bytes) -> None:

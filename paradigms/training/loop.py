@@ -153,7 +153,9 @@ def validation_windows(stream: np.ndarray, recipe: Recipe) -> EvaluationWindows:
     """A fixed selection of full windows, evenly spread over the validation text."""
     windows = evaluation_windows(stream, window=min(recipe.validation_len, recipe.longest - 1, len(stream)))
     full = np.flatnonzero(windows.lengths_N == windows.lengths_N.max())
-    chosen = full[np.unique(np.linspace(0, len(full) - 1, min(recipe.validation_windows, len(full))).round().astype(int))]
+    chosen = full[
+        np.unique(np.linspace(0, len(full) - 1, min(recipe.validation_windows, len(full))).round().astype(int))
+    ]
     return EvaluationWindows(
         tokens_NT=windows.tokens_NT[chosen],
         lengths_N=windows.lengths_N[chosen],

@@ -1,7 +1,8 @@
 """What a model is trained to do: predict the next token, or undo the masks.
 
-Both are bounds on, or equal to, the negative log-likelihood in nats a token, averaged over all tokens after begin-of-text, so that their
-values can be read side by side. Column 0 of a batch is begin-of-text: always given, never scored.
+Both are bounds on, or equal to, the negative log-likelihood in nats a token, averaged over all tokens after
+begin-of-text, so that their values can be read side by side. Column 0 of a batch is begin-of-text: always given, never
+scored.
 
 Masked diffusion, as MDLM does it (2406.07524): a time t per row, stratified over the batch; every token is masked with
 probability (1 - e) t under the log-linear schedule; the loss weighs each masked token's cross-entropy by 1/t. The mask

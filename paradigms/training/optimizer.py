@@ -1,8 +1,8 @@
 """One optimizer for every model: Muon on the matrices, AdamW on the rest.
 
-Muon (orthogonalised momentum) learnt two to three times as much as AdamW in the same steps at this size, and most of all for the
-denoiser, which otherwise stays long on the plateau of single-token statistics. Its update is scaled to the size of
-AdamW's, so that both share one learning rate (2502.16982).
+Muon (orthogonalised momentum) learnt two to three times as much as AdamW in the same steps at this size, and most of
+all for the denoiser, which otherwise stays long on the plateau of single-token statistics. Its update is scaled to the
+size of AdamW's, so that both share one learning rate (2502.16982).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from paradigms.models.stack import Model
 
-
 MATRICES = (".qkv", ".out", ".gate_up", ".down", ".in_proj")
 
 
@@ -22,7 +21,7 @@ class Optimizer:
     """Steps all parameters at one learning rate; its state can be saved as plain tensors and taken up again exactly."""
 
     def __init__(self, model: Model, *, weight_decay: float) -> None:
-        self._names = {parameter: name for name, parameter in model.named_parameters()}
+        self._names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
         matrices = [p for name, p in model.named_parameters() if name.endswith(MATRICES)]
         others = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
         self._parts = (

@@ -1,6 +1,7 @@
 """How a model is trained: everything that decides the result, in one frozen description.
 
-The same recipe serves every paradigm: same tokens in the same order, same optimizer, same budget, same small grid of learning
+The same recipe serves every paradigm: same tokens in the same order, same optimizer, same budget, same small grid of
+    learning
 rates. Only the objective differs, and the model decides that.
 """
 
@@ -16,8 +17,10 @@ class Recipe:
     Attributes:
         num_tokens: budget of training tokens, repetitions counted.
         batch_tokens: tokens of a step.
-        lengths: sequence lengths (begin-of-text included), one a step in turn, so that short and long texts are both learnt.
-        learning_rates: the grid; with more than one, each is tried for `probe_tokens` and the best on validation text is taken.
+        lengths: sequence lengths (begin-of-text included), one a step in turn, so that short and long texts are both
+            learnt.
+        learning_rates: the grid; with more than one, each is tried for `probe_tokens` and the best on validation text
+            is taken.
         probe_tokens: budget of one trial.
         warmup_steps: linear warm-up, a tenth of the steps at most; after it the rate falls linearly to zero.
         weight_decay: of matrices.
@@ -43,7 +46,14 @@ class Recipe:
     def __post_init__(self) -> None:
         object.__setattr__(self, "lengths", tuple(self.lengths))
         object.__setattr__(self, "learning_rates", tuple(self.learning_rates))
-        for name in ("num_tokens", "batch_tokens", "probe_tokens", "num_validations", "validation_windows", "validation_len"):
+        for name in (
+            "num_tokens",
+            "batch_tokens",
+            "probe_tokens",
+            "num_validations",
+            "validation_windows",
+            "validation_len",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"train.{name}={getattr(self, name)} must be at least 1")
         for name in ("warmup_steps", "weight_decay", "seed"):
@@ -57,7 +67,8 @@ class Recipe:
             raise ValueError(f"train.lengths={list(self.lengths)} must be a list of lengths of at least 2")
         if max(self.lengths) > self.batch_tokens:
             raise ValueError(
-                f"train.batch_tokens={self.batch_tokens} is less than one row of {max(self.lengths)} tokens (train.lengths)"
+                f"train.batch_tokens={self.batch_tokens} is less than one row of {max(self.lengths)} tokens, "
+                "the longest of train.lengths"
             )
 
     @property

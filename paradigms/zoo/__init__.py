@@ -1,7 +1,8 @@
-"""The small trained models that ship with the package: an autoregressive Transformer, a Mamba-2 decoder and a masked denoiser.
+"""The small trained models that ship with the package: an autoregressive Transformer, a Mamba-2 decoder and a masked
+denoiser.
 
-Equal parameters, text, tokens, tokenizer and optimizer, so that a comparison needs no training first. Each is a checkpoint folder with
-weights in bfloat16 and a card that tells how it came about; `make train` makes them again.
+Equal parameters, text, tokens, tokenizer and optimizer, so that a comparison needs no training first. Each is a
+checkpoint folder with weights in bfloat16 and a card that tells how it came about; `make train` makes them again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Each decoder on random weights: batched = one by one, counts of forwards and positions, prompts kept, masks gone, stops."""
+"""Each decoder on random weights: batched = one by one, counts of forwards and positions, prompts kept, masks gone,
+stops."""
 
 from __future__ import annotations
 
@@ -63,7 +64,12 @@ def run(decoder, model, batch):
     return [[row[position] for position in sorted(row)] for row in rows], events, ended
 
 
-AUTOREGRESSIVE = [Autoregressive(), Autoregressive(cache="none"), Autoregressive(temperature=0), Autoregressive(temperature=0.7, top_k=5, top_p=0.8)]  # fmt: skip
+AUTOREGRESSIVE = [
+    Autoregressive(),
+    Autoregressive(cache="none"),
+    Autoregressive(temperature=0),
+    Autoregressive(temperature=0.7, top_k=5, top_p=0.8),
+]
 DIFFUSION = [
     MaskedDiffusion(),
     MaskedDiffusion(steps="L/4"),
@@ -74,7 +80,9 @@ DIFFUSION = [
     MaskedDiffusion(steps=None, order=None, threshold=0.9, temperature=0),
 ]
 MODELS = {"A": build, "M": lambda: build(block="M"), "denoiser": lambda: build(noise="absorbing")}
-CASES = [(kind, decoder) for kind in "AM" for decoder in AUTOREGRESSIVE] + [("denoiser", decoder) for decoder in DIFFUSION]
+CASES = [(kind, decoder) for kind in "AM" for decoder in AUTOREGRESSIVE] + [
+    ("denoiser", decoder) for decoder in DIFFUSION
+]
 
 
 @pytest.mark.parametrize(("kind", "decoder"), CASES, ids=str)
@@ -115,7 +123,8 @@ def test_autoregressive_forwards_and_positions(prompt, new):
 
 
 @pytest.mark.parametrize(
-    ("steps", "length", "forwards"), [("L", 16, 16), ("L/4", 16, 4), ("L/3", 16, 5), ("L/4", 3, 1), (7, 16, 7), (16, 16, 16), (1, 16, 1)]
+    ("steps", "length", "forwards"),
+    [("L", 16, 16), ("L/4", 16, 4), ("L/3", 16, 5), ("L/4", 3, 1), (7, 16, 7), (16, 16, 16), (1, 16, 1)],
 )
 @pytest.mark.parametrize("order", ["random", "confidence"])
 def test_diffusion_forwards_are_its_steps(steps, length, forwards, order):
@@ -207,7 +216,10 @@ def test_natural_stops(decoder):
         (lambda: MaskedDiffusion(order="left"), ["order='left'", "random, confidence"]),
         (lambda: MaskedDiffusion(threshold=0.9), ["steps=null"]),
         (lambda: MaskedDiffusion(steps=None, order=None, threshold=1.5), ["threshold=1.5"]),
-        (lambda: MaskedDiffusion(steps=32).check(causal=False, noise="absorbing", output_len=16), ["steps=32", "output_len=16"]),
+        (
+            lambda: MaskedDiffusion(steps=32).check(causal=False, noise="absorbing", output_len=16),
+            ["steps=32", "output_len=16"],
+        ),
         (lambda: MaskedDiffusion().check(causal=True, noise=None, output_len=16), ["noise=None"]),
         (lambda: Autoregressive().check(causal=False, noise="absorbing", output_len=16), ["KV cache"]),
     ],

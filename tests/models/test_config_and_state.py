@@ -29,7 +29,11 @@ def test_parameters_by_formula_are_the_tensors(variant):
 
 @pytest.mark.parametrize(
     ("variant", "dtype"),
-    list(itertools.product([v for v in VARIANTS if v.get("causal", True)], [torch.float64, torch.float32, torch.bfloat16])),
+    list(
+        itertools.product(
+            [v for v in VARIANTS if v.get("causal", True)], [torch.float64, torch.float32, torch.bfloat16]
+        )
+    ),
     ids=str,
 )
 def test_state_bytes_by_formula_are_the_tensors(variant, dtype):

@@ -1,8 +1,10 @@
-"""Cached = uncached, state-space duality = recurrence, causality, batch and padding invariance: on random and trained weights."""
+"""Cached = uncached, state-space duality = recurrence, causality, batch and padding invariance: on random and trained
+weights."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -23,7 +25,15 @@ CONFIGS = {
     "multi-query": ModelConfig(vocab_size=V, d_model=64, num_blocks=2, num_kv_heads=1, max_positions=64),
     "mamba2": ModelConfig(vocab_size=V, d_model=64, block="M", num_blocks=3, chunk_len=8, max_positions=64),
     "mamba2 groups": ModelConfig(
-        vocab_size=V, d_model=64, block="M", num_groups=2, d_state=16, ssm_head_dim=16, num_blocks=2, chunk_len=5, max_positions=64
+        vocab_size=V,
+        d_model=64,
+        block="M",
+        num_groups=2,
+        d_state=16,
+        ssm_head_dim=16,
+        num_blocks=2,
+        chunk_len=5,
+        max_positions=64,
     ),
     "denoiser": ModelConfig(
         vocab_size=V, d_model=64, num_blocks=2, causal=False, noise="absorbing", shift_logits=True, max_positions=64
@@ -51,15 +61,33 @@ def trained_model(name: str, dtype: torch.dtype) -> Model:
 MODELS = [("random", name) for name in CONFIGS] + [("zoo", name) for name in zoo.names()]
 
 
-@pytest.fixture(params=MODELS, ids=lambda value: " ".join(value))
-def maker(request):
-    kind, name = request.param
-    return (lambda dtype: random_model(CONFIGS[name], dtype)) if kind == "random" else lambda dtype: trained_model(name, dtype)
+DTYPES = [torch.float64, torch.float32]
 
 
-@pytest.fixture(params=[torch.float64, torch.float32], ids=["float64", "float32"])
-def model(maker, request):
-    return maker(request.param)
+def make(case: tuple[str, str], dtype: torch.dtype) -> Model:
+    kind, name = case
+    return random_model(CONFIGS[name], dtype) if kind == "random" else trained_model(name, dtype)
+
+
+def is_causal(case: tuple[str, str]) -> bool:
+    kind, name = case
+    return CONFIGS[name].causal if kind == "random" else checkpoint.read_card(zoo.FOLDER / name)["model"]["causal"]
+
+
+def case_id(case: object) -> str:
+    return " ".join(case) if isinstance(case, tuple) else str(case)
+
+
+@pytest.fixture(params=itertools.product(MODELS, DTYPES), ids=lambda pair: f"{case_id(pair[0])} {pair[1]}")
+def model(request):
+    return make(*request.param)
+
+
+@pytest.fixture(
+    params=itertools.product(filter(is_causal, MODELS), DTYPES), ids=lambda pair: f"{case_id(pair[0])} {pair[1]}"
+)
+def causal_model(request):
+    return make(*request.param)
 
 
 def tokens(model: Model, *shape: int) -> torch.Tensor:
@@ -73,32 +101,27 @@ def assert_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     assert error <= TOLERANCE[expected.dtype] * scale, f"largest difference {error:.1e}, of values up to {scale:.1f}"
 
 
-def needs_causal(model: Model) -> None:
-    if not model.config.causal:
-        pytest.skip("a denoiser keeps no state")
-
-
-@pytest.mark.parametrize("chunks", [[1] * 40, [40], [7, 1, 13, 2, 17], [1, 1, 38]], ids=["by token", "whole", "mixed", "late"])
-def test_cached_equals_uncached(model, chunks):
-    needs_causal(model)
-    tokens_BT = tokens(model, 3, 40)
-    state = model.new_state(3, 48)
+@pytest.mark.parametrize(
+    "chunks", [[1] * 40, [40], [7, 1, 13, 2, 17], [1, 1, 38]], ids=["by token", "whole", "mixed", "late"]
+)
+def test_cached_equals_uncached(causal_model, chunks):
+    tokens_BT = tokens(causal_model, 3, 40)
+    state = causal_model.new_state(3, 48)
     pieces, start = [], 0
     for size in chunks:
-        pieces.append(model(tokens_BT[:, start : start + size], state))
+        pieces.append(causal_model(tokens_BT[:, start : start + size], state))
         start += size
-    assert_close(torch.cat(pieces, 1), model(tokens_BT))
+    assert_close(torch.cat(pieces, 1), causal_model(tokens_BT))
     assert state.lengths == [40] * 3
 
 
-def test_looking_without_writing_changes_nothing(model):
-    needs_causal(model)
-    tokens_BT = tokens(model, 2, 20)
-    state = model.new_state(2, 24)
-    model(tokens_BT[:, :12], state)
-    looked = model(tokens_BT[:, 12:], state, write="none")
+def test_looking_without_writing_changes_nothing(causal_model):
+    tokens_BT = tokens(causal_model, 2, 20)
+    state = causal_model.new_state(2, 24)
+    causal_model(tokens_BT[:, :12], state)
+    looked = causal_model(tokens_BT[:, 12:], state, write="none")
     assert state.lengths == [12, 12]
-    assert_close(model(tokens_BT[:, 12:], state), looked)
+    assert_close(causal_model(tokens_BT[:, 12:], state), looked)
 
 
 def test_left_padding_and_batching_change_nothing(model):
@@ -114,34 +137,32 @@ def test_left_padding_and_batching_change_nothing(model):
         assert_close(together[row, 30 - length + first :], alone[0, first:])
 
 
-def test_ragged_rows_continue_exactly(model):
-    needs_causal(model)
-    tokens_BT = tokens(model, 3, 40)
+def test_ragged_rows_continue_exactly(causal_model):
+    tokens_BT = tokens(causal_model, 3, 40)
     first, second = [20, 9, 3], [2, 8, 5]
-    state = model.new_state(3, 40)
+    state = causal_model.new_state(3, 40)
     for starts, sizes in (([0, 0, 0], first), (first, second)):
         T = max(sizes)
         padded_BT = torch.zeros(3, T, dtype=torch.long)
         for row, (start, size) in enumerate(zip(starts, sizes, strict=True)):
             padded_BT[row, T - size :] = tokens_BT[row, start : start + size]
-        logits = model(padded_BT, state, num_tokens=sizes)
+        logits = causal_model(padded_BT, state, num_tokens=sizes)
     lengths = [a + b for a, b in zip(first, second, strict=True)]
     assert state.lengths == lengths
     next_B1 = torch.stack([tokens_BT[row, length : length + 1] for row, length in enumerate(lengths)])
-    after = model(next_B1, state)
+    after = causal_model(next_B1, state)
     for row, length in enumerate(lengths):
-        alone = model(tokens_BT[row : row + 1, : length + 1])[0]
+        alone = causal_model(tokens_BT[row : row + 1, : length + 1])[0]
         assert_close(logits[row, -second[row] :], alone[first[row] : length])
         assert_close(after[row, 0], alone[length])
 
 
-def test_causality(model):
+def test_causality(causal_model):
     """A later token changes nothing before it, and something after it."""
-    needs_causal(model)
-    tokens_BT = tokens(model, 1, 24)
+    tokens_BT = tokens(causal_model, 1, 24)
     changed_BT = tokens_BT.clone()
-    changed_BT[0, 15] = (changed_BT[0, 15] + 1) % model.config.vocab_size
-    before, after = model(tokens_BT), model(changed_BT)
+    changed_BT[0, 15] = (changed_BT[0, 15] + 1) % causal_model.config.vocab_size
+    before, after = causal_model(tokens_BT), causal_model(changed_BT)
     assert_close(after[:, :15], before[:, :15])
     assert (after[:, 15:] - before[:, 15:]).abs().max() > 1e-4
 
@@ -196,7 +217,9 @@ def test_chunked_duality_is_the_recurrence(length, chunk_len, groups, from_state
     dt, A = torch.nn.functional.softplus(normal(2, length, 4)), -normal(4).exp()
     start = normal(2, 4, 3, 5) if from_state else None
     y, state = ssd.ssd_chunked(x, dt, A, B, C, start, chunk_len)
-    y_reference, state_reference = ssd.ssd_recurrence(x, dt, A, B, C, torch.zeros(2, 4, 3, 5, dtype=dtype) if start is None else start)
+    y_reference, state_reference = ssd.ssd_recurrence(
+        x, dt, A, B, C, torch.zeros(2, 4, 3, 5, dtype=dtype) if start is None else start
+    )
     assert_close(y, y_reference)
     assert_close(state, state_reference)
 
