@@ -1,4 +1,4 @@
-"""On a GPU: the fused kernels compute what the readable torch forms compute, and the models what they compute on the CPU."""
+"""On a GPU: fused kernels compute what the readable torch forms do, and models what they compute on the CPU."""
 
 from __future__ import annotations
 
