@@ -5,6 +5,9 @@ decode step tens of times slower as soon as another process is busy, and the pol
 """
 
 import os as _os
+import time as _time
+
+import_started = _time.perf_counter()  # what loading costs is recorded
 
 _os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 _os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -9,38 +9,33 @@ and kept.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
-_import_started = time.perf_counter()
+import numpy as np
+import torch
 
-import dataclasses  # noqa: E402 (everything below is what the import time is made of)
-import json  # noqa: E402
-from collections.abc import Mapping, Sequence  # noqa: E402
-from functools import partial  # noqa: E402
-from typing import Any  # noqa: E402
+import paradigms
+from paradigms.cell import Cell
+from paradigms.data.splits import Corpus
+from paradigms.data.stream import prompts, token_stream
+from paradigms.data.tokenizers import StreamDecoder, Tokenizer
+from paradigms.decoding.native import NativeParadigm
+from paradigms.measure.clock import clock_for
+from paradigms.measure.environment import machine, machine_line, set_threads, versions
+from paradigms.measure.memory import peak_memory
+from paradigms.measure.noise import NoiseReader
+from paradigms.measure.recording import Recording
+from paradigms.measure.timeline import record
+from paradigms.measure.warmup import warm_up
+from paradigms.paradigm import Paradigm, Request, StateBytes
+from paradigms.scores import heldout_columns, judge, score
+from paradigms.training.printed import Printed
+from paradigms.weights import Weights, load_corpus
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-
-from paradigms.cell import Cell  # noqa: E402
-from paradigms.data.cache import cached  # noqa: E402
-from paradigms.data.splits import Corpus  # noqa: E402
-from paradigms.data.stream import prompts, token_stream  # noqa: E402
-from paradigms.data.tokenizers import StreamDecoder, Tokenizer  # noqa: E402
-from paradigms.decoding.native import NativeParadigm  # noqa: E402
-from paradigms.measure.clock import clock_for  # noqa: E402
-from paradigms.measure.environment import code_hash, machine, machine_line, set_threads, versions  # noqa: E402
-from paradigms.measure.memory import peak_memory  # noqa: E402
-from paradigms.measure.noise import NoiseReader  # noqa: E402
-from paradigms.measure.recording import Recording  # noqa: E402
-from paradigms.measure.timeline import record  # noqa: E402
-from paradigms.measure.warmup import warm_up  # noqa: E402
-from paradigms.paradigm import Paradigm, Request, StateBytes  # noqa: E402
-from paradigms.quality.ngram import ByteNgram  # noqa: E402
-from paradigms.quality.samples import sample_statistics  # noqa: E402
-from paradigms.weights import HELDOUT_MASKS, HELDOUT_WINDOW, Weights, heldout_likelihood, load_corpus  # noqa: E402
-
-IMPORT_S = time.perf_counter() - _import_started
-REPORT_EVERY_S = 5.0
+# Until the benchmark is ready to run: in the process that units are forked from, so paid once a sweep.
+IMPORT_S = time.perf_counter() - paradigms.import_started
 
 Tables = dict[str, list[dict[str, Any]]]
 
@@ -130,36 +125,6 @@ def make_requests(cell: Cell, round_index: int, repeat: int, *, corpus: Corpus, 
     ]
 
 
-def heldout_columns(weights: Weights, corpus: Corpus) -> dict[str, Any]:
-    """Bits per byte of the held-out split under these weights, or its bound; computed once, in float32 on the CPU or
-    the GPU."""
-
-    def evaluate() -> bytes:
-        return json.dumps(dataclasses.asdict(heldout_likelihood(weights, corpus))).encode()
-
-    key = {
-        "checkpoint": weights.checkpoint,
-        "corpus": corpus.sha256,
-        "tokenizer": weights.tokenizer.sha256,
-        "window": HELDOUT_WINDOW,
-        "masks": HELDOUT_MASKS,
-        "dtype": str(weights.model.dtype),
-        "code": code_hash("models", "quality", "data"),
-    }
-    found = json.loads(cached("likelihood", key, evaluate))
-    return {name: found[name] for name in found if name.startswith("bits_per_byte")} | {
-        "bits_per_byte_is_bound": found["is_bound"],
-        "heldout_tokens": found["num_tokens"],
-        "heldout_bytes": found["num_bytes"],
-        "heldout_window": HELDOUT_WINDOW,
-    }
-
-
-def judge(corpus: Corpus) -> ByteNgram:
-    """The scorer of samples: byte n-grams of the training text, no relative of any contestant."""
-    return ByteNgram.cached((text.encode() for text in corpus.documents["train"]), name=corpus.sha256)
-
-
 def torch_device(name: str) -> torch.device:
     """`auto` is CUDA where there is one."""
     if name == "auto":
@@ -225,12 +190,11 @@ def _facts(
 def _tables(cell: Cell, weights: Weights, corpus: Corpus, recordings: Sequence[Recording]) -> Tables:
     """Rows of the child tables of one unit."""
     tables: Tables = {"requests": [], "samples": [], "tokens": [], "training": []}
+    scorer = judge(corpus) if cell.measure.quality else None
     for repeat, recording in enumerate(recordings):
         for row, columns in zip(recording.rows, recording.request_rows(), strict=True):
             text = weights.tokenizer.decode(row.token_ids)
-            scores = (
-                _scores(weights.tokenizer, corpus, row.request.prompt, row.token_ids) if cell.measure.quality else {}
-            )
+            scores = score(weights.tokenizer, scorer, row.request.prompt, row.token_ids) if scorer else {}
             tables["requests"].append({"repeat": repeat, **columns, **scores})
             tables["samples"].append(
                 {
@@ -249,16 +213,9 @@ def _tables(cell: Cell, weights: Weights, corpus: Corpus, recordings: Sequence[R
     return tables
 
 
-def _scores(tokenizer: Tokenizer, corpus: Corpus, prompt: Sequence[int], tokens: Sequence[int]) -> dict[str, Any]:
-    data = tokenizer.decode_bytes(tokens)
-    context = tokenizer.decode_bytes(prompt)
-    judged = judge(corpus).bits_per_byte(data, context=context) if data else None
-    return {**sample_statistics(tokens), "judge_bits_per_byte": judged, "output_bytes": len(data)}
-
-
 def _training_rows(cell: Cell, weights: Weights) -> list[dict[str, Any]]:
     """The loss curve of the checkpoint, as the report draws it."""
-    card: Mapping[str, Any] = weights.card
+    card = weights.card
     if not card:
         return []
     tokens_an_epoch = card["tokens_seen"] / card["epochs"]
@@ -279,24 +236,3 @@ def _random_prompt(seed: int, index: int, length: int, tokenizer: Tokenizer) -> 
     first = 1 + max(tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id)
     draw = np.random.default_rng([seed, index]).integers(first, tokenizer.vocab_size, length - 1)
     return [tokenizer.bos_id, *draw.tolist()]
-
-
-class Printed:
-    """Tells of a training every few seconds: how far, and how long still."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.task, self.started, self.last, self.first_done = name, "", 0.0, 0.0, 0
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        task, now = what.split(":", 1)[0], time.monotonic()
-        if task != self.task:
-            self.task, self.started, self.last, self.first_done = task, now, now, done
-        if done == total or now - self.last >= REPORT_EVERY_S:
-            self.last = now
-            rate_s = (now - self.started) / max(1, done - self.first_done)
-            left = f", {_minutes(rate_s * (total - done))} left" if done > self.first_done else ""
-            print(f"{self.name}: {what}, step {done} of {total}{left}", flush=True)
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

@@ -55,7 +55,7 @@ class Cell:
         work = self.workload
         if set(self.paradigm) != {"name", "label"}:
             raise ValueError(f"paradigm={self.paradigm!r} must have a name and a label; choose one of conf/paradigm")
-        self.decoder.check(causal=self.model.causal, noise=self.model.noise, output_len=work.output_len)
+        self.decoder.check(self.model, output_len=work.output_len)
         if self.model.vocab_size != self.tokenizer.vocab_size:
             raise ValueError(
                 f"model.vocab_size={self.model.vocab_size} does not fit "

@@ -16,12 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from paradigms import zoo
-from paradigms.bench import Printed
 from paradigms.build import build
 from paradigms.cell import Cell
 from paradigms.cli import BAD_INPUT, INTERRUPTED, compose, explain
 from paradigms.measure.environment import set_threads, usable_cores
 from paradigms.training.checkpoint import to_bfloat16
+from paradigms.training.printed import Printed
 from paradigms.weights import CHECKPOINTS, HELDOUT_WINDOW, heldout_likelihood, load_corpus
 
 MODELS = ("ar", "ssm", "diffusion")

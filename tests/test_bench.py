@@ -15,7 +15,7 @@ import tiny
 import torch
 from hydra.core.global_hydra import GlobalHydra
 
-from paradigms import bench, cli
+from paradigms import bench, cli, scores
 from paradigms.cell import Cell
 from paradigms.data.stream import token_stream
 from paradigms.data.tokenizers import BOS_ID, EOS_ID, MASK_ID, ByteTokenizer
@@ -298,7 +298,7 @@ def test_heldout_text_is_scored_once_a_checkpoint(monkeypatch: pytest.MonkeyPatc
     def again(*_: object, **__: object) -> None:
         raise AssertionError("the held-out text was scored a second time")
 
-    monkeypatch.setattr(bench, "heldout_likelihood", again)
+    monkeypatch.setattr(scores, "heldout_likelihood", again)
     run, _ = bench.run_unit(trained_cell("ar_uncached"), 1)
     for name in ("bits_per_byte", "bits_per_byte_se", "heldout_tokens"):
         assert run[name] == first[name]
@@ -315,7 +315,7 @@ def test_preparing_does_what_units_share(monkeypatch: pytest.MonkeyPatch, capsys
     told = capsys.readouterr().out
     assert "diffusion: training: loss" in told and "step 5 of 5" in told.splitlines()[-1]
     monkeypatch.setattr("paradigms.weights.train", None)
-    monkeypatch.setattr(bench, "heldout_likelihood", None)
+    monkeypatch.setattr(scores, "heldout_likelihood", None)
     assert math.isfinite(bench.run_unit(cell, 1)[0]["bits_per_byte"])
 
 

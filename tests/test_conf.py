@@ -29,6 +29,7 @@ from paradigms.cell import Cell
 from paradigms.data import stdlib_text
 from paradigms.grid import Composer, expand, plan_cells
 from paradigms.measure.environment import gpu_names
+from paradigms.models.config import ModelConfig
 from paradigms.plan import PlannedCell, SweepOptions
 from paradigms.records import canonical_json
 
@@ -115,7 +116,7 @@ def _denoises(group: str, option: str) -> bool:
         return values.get("noise") is not None
     try:
         decoder = build(OmegaConf.to_container(values))
-        decoder.check(causal=True, noise=None, output_len=128)
+        decoder.check(ModelConfig(vocab_size=50), output_len=128)
     except ValueError:
         return True
     return False

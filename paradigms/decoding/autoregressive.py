@@ -20,6 +20,7 @@ from paradigms.decoding import draws
 from paradigms.decoding.prompts import right_align
 from paradigms.decoding.sampling import Sampling
 from paradigms.decoding.stopping import Vocabulary, finish
+from paradigms.models.config import ModelConfig
 from paradigms.models.stack import Model
 from paradigms.paradigm import Event, Request, StateBytes
 
@@ -43,9 +44,9 @@ class Autoregressive(Sampling):
         if self.cache not in CACHES:
             raise ValueError(f"decoder.cache={self.cache!r} is unknown; it is one of {', '.join(CACHES)}")
 
-    def check(self, *, causal: bool, noise: str | None, output_len: int) -> None:
+    def check(self, model: ModelConfig, *, output_len: int) -> None:
         """Raise ValueError when this decoder cannot drive such a model."""
-        if noise is not None or not causal:
+        if not model.causal:
             raise ValueError(
                 "decoder=autoregressive needs a causal model, and this one sees the whole canvas (model.causal=false): "
                 "it cannot keep a KV cache; use a masked-diffusion decoder"

@@ -32,6 +32,7 @@ from paradigms.decoding import draws
 from paradigms.decoding.prompts import right_align
 from paradigms.decoding.sampling import Sampling
 from paradigms.decoding.stopping import Vocabulary, finish
+from paradigms.models.config import ModelConfig
 from paradigms.models.stack import Model
 from paradigms.paradigm import Event, Request
 
@@ -74,12 +75,12 @@ class MaskedDiffusion(Sampling):
         """With a threshold the number of steps follows from how sure the model is."""
         return self.threshold is not None
 
-    def check(self, *, causal: bool, noise: str | None, output_len: int) -> None:
+    def check(self, model: ModelConfig, *, output_len: int) -> None:
         """Raise ValueError when this decoder cannot drive such a model, or takes more steps than there are tokens."""
-        if noise != "absorbing":
+        if model.noise != "absorbing":
             raise ValueError(
                 f"decoder=masked_diffusion needs a model trained to undo masks (model.noise=absorbing), "
-                f"not noise={noise}"
+                f"not model.noise={model.noise}"
             )
         if self.threshold is None and self.num_steps(output_len) > output_len:
             raise ValueError(

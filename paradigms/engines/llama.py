@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
+from paradigms.models.config import ModelConfig
 from paradigms.models.stack import Model
 
 _converted: WeakKeyDictionary[Model, Any] = WeakKeyDictionary()
@@ -26,15 +27,20 @@ def as_llama(model: Model) -> Any:
     return llama
 
 
+def require_llama(config: ModelConfig) -> None:
+    """Raise ValueError for a stack that is no Llama."""
+    if config.block != "AF" or not config.causal:
+        raise ValueError(
+            f"model.block={config.block!r} with model.causal={config.causal} is no Llama; transformers_generate needs "
+            "model.block=AF and model.causal=true"
+        )
+
+
 def _convert(model: Model) -> Any:
     from transformers import AutoModelForCausalLM, LlamaConfig
 
     config = model.config
-    if config.block != "AF" or not config.causal:
-        raise ValueError(
-            f"model.block={config.block!r} with causal={config.causal} is no Llama; transformers_generate needs "
-            "model.block=AF and model.causal=true"
-        )
+    require_llama(config)
     llama_config = LlamaConfig(
         vocab_size=config.vocab_size,
         hidden_size=config.d_model,

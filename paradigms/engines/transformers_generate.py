@@ -24,7 +24,8 @@ from torch import Tensor
 from paradigms.decoding.prompts import right_align
 from paradigms.decoding.sampling import Sampling
 from paradigms.decoding.stopping import Vocabulary, finish
-from paradigms.engines.llama import as_llama
+from paradigms.engines.llama import as_llama, require_llama
+from paradigms.models.config import ModelConfig
 from paradigms.models.stack import Model
 from paradigms.paradigm import Event, Request, StateBytes
 
@@ -41,13 +42,9 @@ class TransformersGenerate(Sampling):
     engine: ClassVar[str] = "transformers"
     depends_on_values: ClassVar[bool] = False
 
-    def check(self, *, causal: bool, noise: str | None, output_len: int) -> None:
+    def check(self, model: ModelConfig, *, output_len: int) -> None:
         """Raise ValueError when this engine cannot drive such a model."""
-        if noise is not None or not causal:
-            raise ValueError(
-                "decoder=transformers_generate needs a causal model, and this one sees the whole canvas "
-                "(model.causal=false); use a masked-diffusion decoder"
-            )
+        require_llama(model)
 
     def decode(self, model: Model, requests: Sequence[Request], vocabulary: Vocabulary) -> Iterator[Event]:
         """One event a forward, each with one token of every row.

@@ -203,6 +203,10 @@ def test_natural_stops(decoder):
                 assert len(row) == 24 and 7 not in row and EOS not in row
 
 
+CAUSAL = ModelConfig(vocab_size=V, d_model=64)
+DENOISER = ModelConfig(vocab_size=V, d_model=64, causal=False, noise="absorbing")
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -217,11 +221,11 @@ def test_natural_stops(decoder):
         (lambda: MaskedDiffusion(threshold=0.9), ["steps=null"]),
         (lambda: MaskedDiffusion(steps=None, order=None, threshold=1.5), ["threshold=1.5"]),
         (
-            lambda: MaskedDiffusion(steps=32).check(causal=False, noise="absorbing", output_len=16),
+            lambda: MaskedDiffusion(steps=32).check(DENOISER, output_len=16),
             ["steps=32", "output_len=16"],
         ),
-        (lambda: MaskedDiffusion().check(causal=True, noise=None, output_len=16), ["noise=None"]),
-        (lambda: Autoregressive().check(causal=False, noise="absorbing", output_len=16), ["KV cache"]),
+        (lambda: MaskedDiffusion().check(CAUSAL, output_len=16), ["noise=None"]),
+        (lambda: Autoregressive().check(DENOISER, output_len=16), ["KV cache"]),
     ],
 )  # fmt: skip
 def test_impossible_decoders_say_why(make, words):

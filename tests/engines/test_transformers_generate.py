@@ -204,8 +204,10 @@ def test_memory_probe_sees_the_engine(model):
 
 
 def test_what_cannot_run_is_said(model):
-    with pytest.raises(ValueError, match="needs a causal model"):
-        TransformersGenerate().check(causal=False, noise="absorbing", output_len=8)
+    with pytest.raises(ValueError, match=r"model\.causal=False is no Llama"):
+        TransformersGenerate().check(
+            ModelConfig(vocab_size=V, d_model=32, causal=False, noise="absorbing"), output_len=8
+        )
     with pytest.raises(ValueError, match="block='M'"):
         as_llama(ModelConfig(vocab_size=V, d_model=32, block="M", num_blocks=1).build())
     mixed = [*requests(PROMPTS[0]), *requests(PROMPTS[1], ignore_eos=False)]
