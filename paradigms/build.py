@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -101,7 +102,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is typing.Literal:
         return value in arguments
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if hint in (None, types.NoneType):
@@ -117,14 +118,20 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _words(hint: Any) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "null"}
+    names = {
+        int: "a whole number",
+        float: "a finite number",
+        bool: "true or false",
+        str: "text",
+        types.NoneType: "null",
+    }
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_words(argument) for argument in arguments)
     if origin is typing.Literal:
         return "one of " + ", ".join(map(str, arguments))
     if inspect.isclass(origin or hint) and issubclass(origin or hint, list | tuple):
-        return "a list"
+        return f"a list, each item {_words(arguments[0])}" if arguments and arguments[0] in names else "a list"
     return names.get(hint, getattr(hint, "__name__", str(hint)))
 
 

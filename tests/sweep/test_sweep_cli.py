@@ -101,6 +101,13 @@ def test_impossible_cells_are_all_named_and_nothing_runs(command: Command, tmp_p
         ("launch.lanes=1,2", "launch.lanes=1,2: cannot be swept"),
         ("sweep.name=a/b", "sweep.name='a/b' must be a plain name"),
         ("sweep.unit_timeout_s=-1", "sweep.unit_timeout_s=-1 must be above 0"),
+        ("sweep.unit_timeout_s=nan", "sweep.unit_timeout_s=nan has the wrong type: it must be a finite number"),
+        ("measure.min_time_s=inf", "measure.min_time_s=inf has the wrong type: it must be a finite number"),
+        (
+            "workload.stop_strings=[1]",
+            "workload.stop_strings=[1] has the wrong type: it must be a list, each item text",
+        ),
+        ("workload.seed=???", "error: workload.seed has no default; give it: workload.seed=..."),
         ("sweep.exclude=[{paradigm.nam: ar}]", "sweep.exclude: paradigm.nam is no factor"),
         ("launch=submitit", "launch=submitit is unknown"),
     ],
