@@ -65,8 +65,11 @@ def run_lane(plan: Plan, show: Progress, *, code: str, machine: str) -> LaneSumm
         show: where to tell of it.
         code, machine: identities of the code and of this machine; parts of every unit's key.
 
+    Returns:
+        What became of it; `fatal` when records cannot be written any more. Those before are whole.
+
     Raises:
-        OSError: records cannot be written; those before are whole.
+        OSError: the folder cannot be written at all.
         KeyboardInterrupt: Ctrl-C; the running child has ended, what is measured is kept.
     """
     return _Lane(plan, show, code, machine).run()
@@ -89,10 +92,13 @@ class _Lane:
         units = list(self.unfinished(self.units()))
         if units:
             start_server([self.plan.runner.rpartition(".")[0], *self.plan.preload, "paradigms.lane"])
-        if PREPARE in self.plan.stages:
-            self.prepare(units)
-        if MEASURE in self.plan.stages:
-            self.measure(units)
+        try:
+            if PREPARE in self.plan.stages:
+                self.prepare(units)
+            if MEASURE in self.plan.stages:
+                self.measure(units)
+        except OSError as error:
+            self.summary.fatal = f"{one_line(error)}; what is measured is kept, the same command resumes"
         return self.summary
 
     # ------------------------------------------------------------ which units

@@ -93,17 +93,17 @@ class RecordWriter:
             return
         path = self.folder / f"{table}-{self.shard}.jsonl"
         data = "".join(canonical_json(row) + "\n" for row in rows).encode()
-        with open(path, "ab") as file:
+        with open(path, "ab", buffering=0) as file:  # a buffer would write its rest again when the file is closed
             start = file.seek(0, os.SEEK_END)
             if start and not _ends_with_newline(path):
                 data = b"\n" + data  # a line that a crash cut off stays a line of its own
             try:
-                file.write(data)
-                file.flush()
+                while data:
+                    data = data[file.write(data) :]
                 os.fsync(file.fileno())
-            except OSError:
+            except OSError as error:
                 os.truncate(path, start)
-                raise
+                raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _ends_with_newline(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -165,9 +166,28 @@ def test_a_disk_that_is_full_stops_the_lane_and_keeps_what_is_there(
         write(self, record, **tables)
 
     monkeypatch.setattr(RecordWriter, "write_unit", full)
-    with pytest.raises(OSError, match="No space left"):
-        run(lane_plan(tmp_path, [cell_config("ar"), cell_config("ssm")]))
+    summary = run(lane_plan(tmp_path, [cell_config("ar"), cell_config("ssm")]))
+    assert summary.measured == 2 and summary.fatal == (
+        f"{tmp_path}/records: No space left on device; what is measured is kept, the same command resumes"
+    )
     assert [run["status"] for run in runs(tmp_path)] == ["ok", "ok"]
+
+
+def test_nothing_of_a_unit_that_does_not_fit_the_disk_stays_behind(tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path, "a")
+    writer.write_unit({"key": "first", "status": "ok"})
+    (path,) = (tmp_path / "records").iterdir()
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write over the limit is then an error
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 100, limits[1]))
+    try:
+        with pytest.raises(OSError, match=str(path)):
+            writer.write_unit({"key": "second", "status": "ok", "text": "x" * 300})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert path.read_bytes() == before
 
 
 def test_ten_thousand_finished_units_are_skipped_without_starting_anything(
