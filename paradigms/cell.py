@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paradigms.decoding.native import Decoder
-from paradigms.measure.environment import gpu_names
+from paradigms.measure.environment import gpu_names, usable_cores
 from paradigms.models.config import ModelConfig
 from paradigms.weights import HELDOUT_WINDOW, CorpusConfig, TokenizerConfig, Wanted, WeightSource
 from paradigms.workload import Device, Measure, Workload
@@ -65,11 +65,15 @@ class Cell:
         if work.total_len > self.model.max_positions:
             raise ValueError(
                 f"workload.prompt_len={work.prompt_len} + workload.output_len={work.output_len} is {work.total_len} "
-                f"positions; the model has model.max_positions={self.model.max_positions}: ask for less, or raise it "
-                "and train (train=full), or measure latency alone (train=random measure=latency)"
+                f"positions; the model has model.max_positions={self.model.max_positions}: ask for less, or raise it, "
+                "with weights that know such lengths (train=full with longer train.lengths) or random ones"
             )
         if self.device.name == "cuda" and not gpu_names():
             raise ValueError("device.name=cuda, but this machine shows no NVIDIA GPU; use device=cpu or device=auto")
+        if self.device.threads > usable_cores():
+            raise ValueError(
+                f"device.threads={self.device.threads} is more than the {usable_cores()} cores that this process may use"
+            )
         self._check_values(work)
         if getattr(self.corpus, "check", None):
             self.corpus.check()  # type: ignore[attr-defined]

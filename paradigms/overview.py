@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from paradigms.records import read_table
+from paradigms.records import RecordWarning, read_table
 
 MAX_SWEPT = 5  # factors that fit beside the figures
 
@@ -23,6 +24,12 @@ def overview(folder: Path, cell_keys: Sequence[str], swept: Sequence[str]) -> Ta
         cell_keys: `cell_key` of the cells to show.
         swept: factors in which they differ; those that follow from the paradigm are left out.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RecordWarning)  # the lane has told of damaged lines
+        return _table(folder, cell_keys, swept)
+
+
+def _table(folder: Path, cell_keys: Sequence[str], swept: Sequence[str]) -> Table:
     runs: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in {run["key"]: run for run in read_table(folder, "runs") if "key" in run}.values():
         runs[run.get("cell_key", "")].append(run)

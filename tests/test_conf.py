@@ -308,6 +308,7 @@ BAD = {
     "wrong value": (["workload.stop=never"], ["workload.stop='never' is unknown", "length, natural"]),
     "too small": (["workload.batch_size=0"], ["workload.batch_size=0 is too small", "at least 1"]),
     "repeats the wrong way round": (["measure.min_repeats=9"], ["measure.max_repeats=5 is below min_repeats=9"]),
+    "threads": (["device.threads=1000", *RANDOM], ["device.threads=1000 is more than the", "cores"]),
     "temperature": (["decoder.temperature=-1", *RANDOM], ["decoder.temperature=-1 is negative"]),
     "diffusion with a KV cache": (
         ["paradigm=diffusion", "decoder=autoregressive", *RANDOM],

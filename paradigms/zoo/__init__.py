@@ -37,7 +37,7 @@ def find(config: ModelConfig) -> tuple[Path, dict[str, Any]]:
     nearest = f"the nearest is {min(near)[1]}" if near else "it is empty"
     raise ValueError(
         f"the zoo has no model of this config; {nearest}. Train it here with train=quick or train=full, "
-        "or measure latency alone with train=random"
+        "or measure latency alone with train=random measure=latency"
     )
 
 
