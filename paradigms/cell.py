@@ -72,7 +72,8 @@ class Cell:
             raise ValueError("device.name=cuda, but this machine shows no NVIDIA GPU; use device=cpu or device=auto")
         if self.device.threads > usable_cores():
             raise ValueError(
-                f"device.threads={self.device.threads} is more than the {usable_cores()} cores that this process may use"
+                f"device.threads={self.device.threads} is more than the {usable_cores()} cores that this "
+                "process may use"
             )
         self._check_values(work)
         if getattr(self.corpus, "check", None):

@@ -320,8 +320,8 @@ BAD = {
         ["decoder=masked_diffusion needs a model trained to undo masks", "noise=None"],
     ),
     "a peer of another kind": (
-        ["paradigm=diffusion", "decoder=transformers_generate", *RANDOM],
-        ["decoder=transformers_generate needs a causal model"],
+        ["paradigm=ssm", "decoder=transformers_generate", *RANDOM],
+        ["model.block='M'", "transformers_generate needs model.block=AF"],
     ),
     "more steps than tokens": (
         ["paradigm=diffusion_16", "workload.output_len=8", *RANDOM],
