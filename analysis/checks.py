@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -177,10 +177,16 @@ def _forwards(frames: Frames, cells: pd.DataFrame) -> Check | None:
 
 
 def _linear(frames: Frames) -> list[Check]:
-    """One check a series that carries its state; without a cache a step grows, and the law is not expected."""
-    rows = series_over(frames, OUTPUT_LEN)
+    """One check a series that carries its state; without a cache a step grows, and the law is not expected.
+
+    A length is judged by its quiet units where it has any; one that has none is named as noise.
+    """
+    complete = series_over(frames, OUTPUT_LEN)
+    quiet = series_over(replace(frames, runs=frames.runs[~frames.runs["contended"]]), OUTPUT_LEN)
     found = []
-    for name, line in rows.groupby("series", sort=False):
+    for name, line in complete.groupby("series", sort=False):
+        undisturbed = quiet[quiet["series"] == name] if len(quiet) else quiet
+        line = pd.concat([undisturbed, line]).drop_duplicates("committed_tokens").sort_values("committed_tokens")
         if not (line["nfe"] == line["committed_tokens"]).all() or not (line["state_used_bytes"].dropna() > 0).any():
             continue
         fit = statistics.fit_latency(line["committed_tokens"], line["ttft_s"], line["e2e_s"])

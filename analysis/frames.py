@@ -24,12 +24,13 @@ TEXT = ("key", "cell_key", "status", "error", "started_at", "machine_id", "machi
         "execution", "kernels", "corpus_sha256", "torch_version", "python_version", "transformers_version",
         "paradigm.name", "paradigm.label", "sweep.name")  # fmt: skip
 FLAGS = ("contended", "is_anchor", "warmup_steady", "bits_per_byte_is_bound", "corpus_is_zoo_corpus")
+SLOW = 1.2  # a probe this much slower than the machine's best marks its unit
 WORK = ("workload.output_len", "workload.prompt_len", "workload.batch_size")
 BYTES = ("weight_bytes", "state_used_bytes", "state_allocated_bytes", "state_formula_bytes", "peak_tensor_bytes",
          "peak_rss_bytes", "cuda_peak_allocated_bytes", "cuda_peak_reserved_bytes")  # fmt: skip
 UNIT_NUMBERS = ("round", "parameters", *BYTES, "import_s", "load_s", "compile_s", "warmup_s", "steady_s", "num_warmups",
                 "bits_per_byte", "bits_per_byte_se", "checkpoint_tokens", "load_before", "load_after", "steal_fraction",
-                "cpu_mhz_before", "cpu_mhz_after")  # fmt: skip
+                "cpu_mhz_before", "cpu_mhz_after", "probe_before_s", "probe_after_s")  # fmt: skip
 REQUEST_NUMBERS = ("repeat", "row", "seed", "prompt_tokens", "requested_tokens", "committed_tokens", "ttft_s", "tpot_s",
                    "e2e_s", "itl_median_s", "itl_max_s", "num_chunks", "max_chunk_tokens", "nfe", "positions_computed",
                    "step_time_s", "prefill_s", "token_entropy_nats", "distinct_1", "distinct_2",
@@ -128,10 +129,26 @@ def load(*folders: str | Path) -> Frames:
         )
     runs, superseded = _resolve_units(_frame(units, TEXT, FLAGS, UNIT_NUMBERS + WORK, notes))
     notes += superseded
+    runs = _mark_slow(runs)
     ok = runs[runs["status"] == "ok"]
     requests, more = _children(paths, "requests", ok, ["repeat", "row"])
     training, curves = _training(paths, ok)
     return Frames(paths, runs, requests, training, (*notes, *more, *curves))
+
+
+def _mark_slow(runs: pd.DataFrame) -> pd.DataFrame:
+    """Count units as contended whose machine was slow: the fixed work beside them took longer than it can.
+
+    The reference is the machine's 10th percentile over all units of the same folders, threads and device: neighbours of
+    a virtual machine slow it without showing as stolen time or as another process. `slowdown` is the worse of the two
+    probes against it.
+    """
+    probe_s = runs[["probe_before_s", "probe_after_s"]]
+    threads = runs.get("device.threads", pd.Series(1, index=runs.index))
+    groups = [runs["machine_id"].fillna("?"), threads.fillna(1)]
+    best_s = probe_s.min(axis=1).groupby(groups).transform(lambda values: values.quantile(0.1))
+    slowdown = probe_s.max(axis=1) / best_s
+    return runs.assign(slowdown=slowdown, contended=runs["contended"] | (slowdown > SLOW))
 
 
 def _read(folders: Sequence[Path], table: str) -> tuple[list[dict[str, Any]], list[str]]:

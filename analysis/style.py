@@ -115,7 +115,7 @@ def caption(fig: Figure, frames: Frames, *extra: str) -> None:
     rounds = frames.ok.groupby("cell")["round"].nunique()
     parts = [", ".join(machines) or "machine not recorded", rounds_note(int(rounds.min()), int(rounds.max())), *extra]
     if frames.ok["contended"].any():
-        parts.append("Hollow: the machine was busy with something else in at least one round")
+        parts.append("Hollow: the machine was slow or busy with something else in at least one round")
     sentences = ". ".join(part[0].upper() + part[1:] for part in parts if part) + "."
     text = "\n".join(textwrap.wrap(sentences, width=int(fig.get_figwidth() * 15)))
     fig.supxlabel(text, x=0.008, ha="left", fontsize=8, color=GREY)

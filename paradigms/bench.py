@@ -27,6 +27,7 @@ from paradigms.measure.environment import machine, machine_line, set_threads, ve
 from paradigms.measure.memory import peak_memory
 from paradigms.measure.noise import NoiseReader
 from paradigms.measure.recording import Recording
+from paradigms.measure.speed import probe_s
 from paradigms.measure.timeline import record
 from paradigms.measure.warmup import warm_up
 from paradigms.paradigm import Paradigm, Request, StateBytes
@@ -67,9 +68,10 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
     )
 
     noise = NoiseReader(device)
+    probe_before_s = probe_s()
     noise.before()
     recordings = _timed_repeats(cell, paradigm, requests, weights.tokenizer, clock)
-    readings = noise.after()
+    readings = {**noise.after(), "probe_before_s": probe_before_s, "probe_after_s": probe_s()}
 
     run = {
         **_facts(cell, weights, corpus, paradigm, device),

@@ -25,6 +25,21 @@ def test_counts_and_join(tmp_path):
     assert frames.tokens.empty
 
 
+@pytest.mark.parametrize("slow", [1.1, 1.5])
+def test_a_unit_beside_which_fixed_work_was_slow_is_contended(tmp_path, slow):
+    folder = write_sweep(tmp_path / "s", **SMALL)
+    path = only_shard(folder, "runs")
+    runs = [json.loads(line) for line in path.read_text().splitlines()]
+    for index, run in enumerate(runs):
+        run |= {"probe_before_s": 0.002, "probe_after_s": 0.002 * (slow if index == 3 else 1)}
+    path.write_text("".join(json.dumps(run) + "\n" for run in runs))
+    frames = load(folder)
+    marked = frames.runs.set_index("key")
+    assert marked.loc[runs[3]["key"], "slowdown"] == pytest.approx(slow)
+    assert marked["contended"].sum() == (slow > 1.2)
+    assert marked.loc[runs[3]["key"], "contended"] == (slow > 1.2)
+
+
 def test_requests_of_a_unit_without_a_runs_line_do_not_count(tmp_path):
     folder = write_sweep(tmp_path / "s", **SMALL)
     path = only_shard(folder, "runs")
