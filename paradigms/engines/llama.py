@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from paradigms.models.config import ModelConfig
+from paradigms.models.layers import NORM_EPS
 from paradigms.models.stack import Model
 
 _converted: WeakKeyDictionary[Model, Any] = WeakKeyDictionary()
@@ -50,7 +51,7 @@ def _convert(model: Model) -> Any:
         num_key_value_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         max_position_embeddings=config.max_positions,
-        rms_norm_eps=model.norm.eps,
+        rms_norm_eps=NORM_EPS,
         rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -72,19 +73,19 @@ def _llama_weights(model: Model) -> dict[str, Tensor]:
     weights = {
         "model.embed_tokens.weight": ours["embedding.weight"],
         "lm_head.weight": ours["embedding.weight"],
-        "model.norm.weight": ours["norm.weight"],
+        "model.norm.weight": ours["norm"],
     }
     for i in range(c.num_blocks):
         attention, feed_forward, block = f"layers.{2 * i}", f"layers.{2 * i + 1}", f"model.layers.{i}"
         q, k, v = ours[f"{attention}.mixer.qkv"].t().split(heads)
         gate, up = ours[f"{feed_forward}.mixer.gate_up"].t().chunk(2)
         weights |= {
-            f"{block}.input_layernorm.weight": ours[f"{attention}.norm.weight"],
+            f"{block}.input_layernorm.weight": ours[f"{attention}.norm"],
             f"{block}.self_attn.q_proj.weight": q,
             f"{block}.self_attn.k_proj.weight": k,
             f"{block}.self_attn.v_proj.weight": v,
             f"{block}.self_attn.o_proj.weight": ours[f"{attention}.mixer.out"].t(),
-            f"{block}.post_attention_layernorm.weight": ours[f"{feed_forward}.norm.weight"],
+            f"{block}.post_attention_layernorm.weight": ours[f"{feed_forward}.norm"],
             f"{block}.mlp.gate_proj.weight": gate,
             f"{block}.mlp.up_proj.weight": up,
             f"{block}.mlp.down_proj.weight": ours[f"{feed_forward}.mixer.down"].t(),

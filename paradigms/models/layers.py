@@ -27,24 +27,17 @@ def matrix(num_inputs: int, num_outputs: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(num_inputs, num_outputs))
 
 
-class RMSNorm(nn.Module):
-    """x / rms(x) x weight (1910.07467), the rms in at least float32."""
-
-    def __init__(self, width: int, eps: float = 1e-5) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
+NORM_EPS = 1e-5
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """torch's `rms_norm`; where torch runs it as many small operators (CPU, no gradient), the same in five."""
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    """x / rms(x) x weight (1910.07467): torch's `rms_norm`, which on a CPU is many small operators; without gradients,
+    the same in five.
+    """
     if torch.is_grad_enabled() or x.is_cuda or x.dtype == torch.bfloat16:
-        return F.rms_norm(x, weight.shape, weight, eps)
+        return F.rms_norm(x, weight.shape, weight, NORM_EPS)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return (x * torch.addcmul(_scalar(eps, x.dtype), norm, norm, value=1 / x.shape[-1]).rsqrt_()).mul_(weight)
+    return (x * torch.addcmul(_scalar(NORM_EPS, x.dtype), norm, norm, value=1 / x.shape[-1]).rsqrt_()).mul_(weight)
 
 
 @cache

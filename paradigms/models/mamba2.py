@@ -36,7 +36,7 @@ class Mamba2(nn.Module):
         self.dt_bias = nn.Parameter(dt_H + torch.log(-torch.expm1(-dt_H)))
         self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
         self.D = nn.Parameter(torch.ones(heads))
-        self.norm_weight = nn.Parameter(torch.ones(config.d_inner))
+        self.inner_norm = nn.Parameter(torch.ones(config.d_inner))
         self.out = matrix(config.d_inner, config.d_model)
 
     def forward(self, x_RE: Tensor, span: Span, state: SSMState | None, write: bool) -> Tensor:
@@ -53,7 +53,7 @@ class Mamba2(nn.Module):
                 xBC_RC.view(B, -1, c.conv_dim), dt_RH.view(B, -1, c.num_ssm_heads), A_H, span, state, write
             )
             y_RI = y_BTI.reshape(-1, c.d_inner)
-        return kernels.product(rms_norm(y_RI * F.silu(z_RI), self.norm_weight, 1e-5), self.out)
+        return kernels.product(rms_norm(y_RI * F.silu(z_RI), self.inner_norm), self.out)
 
     def _step(self, xBC_BC: Tensor, dt_BH: Tensor, A_H: Tensor, state: SSMState) -> Tensor:
         """One token through convolution window and recurrence, the state updated in place."""

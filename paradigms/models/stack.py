@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from paradigms.models import kernels
 from paradigms.models.config import ModelConfig
-from paradigms.models.layers import Attention, FeedForward, RMSNorm, Span, rotary_tables
+from paradigms.models.layers import Attention, FeedForward, Span, rms_norm, rotary_tables
 from paradigms.models.mamba2 import Mamba2
 from paradigms.models.state import State
 
@@ -27,12 +27,12 @@ class Layer(nn.Module):
 
     def __init__(self, letter: str, config: ModelConfig) -> None:
         super().__init__()
-        self.norm = RMSNorm(config.d_model)
+        self.norm = nn.Parameter(torch.ones(config.d_model))
         self.mixer = {"A": Attention, "F": FeedForward, "M": Mamba2}[letter](config)
         self.carries_state = letter != "F"
 
     def forward(self, x_RE: Tensor, span: Span, state: object, write: bool) -> Tensor:
-        y_RE = self.norm(x_RE)
+        y_RE = rms_norm(x_RE, self.norm)
         return x_RE + (self.mixer(y_RE, span, state, write) if self.carries_state else self.mixer(y_RE))
 
 
@@ -47,7 +47,7 @@ class Model(nn.Module):
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.layers = nn.ModuleList(Layer(letter, config) for letter in config.layers)
-        self.norm = RMSNorm(config.d_model)
+        self.norm = nn.Parameter(torch.ones(config.d_model))
         cos, sin = rotary_tables(config.head_dim, config.max_positions, config.rope_theta)
         self.register_buffer("cos_SD", cos.float(), persistent=False)
         self.register_buffer("sin_SD", sin.float(), persistent=False)
@@ -135,7 +135,7 @@ class Model(nn.Module):
         return x_RE.view(*tokens_BT.shape, -1)
 
     def _head(self, x: Tensor) -> Tensor:
-        return F.linear(self.norm(x), self.embedding.weight)
+        return F.linear(rms_norm(x, self.norm), self.embedding.weight)
 
     def _select(self, x_BTE: Tensor, logits_at: Tensor | slice | None) -> Tensor:
         if self.config.shift_logits:
