@@ -16,14 +16,13 @@ _converted: WeakKeyDictionary[Model, Any] = WeakKeyDictionary()
 
 
 def as_llama(model: Model) -> Any:
-    """A `LlamaForCausalLM` with the model's weights: embedding and norms shared, matrices transposed; made once a
-    model.
+    """A `LlamaForCausalLM` with the model's weights, laid out as transformers does; made once a model.
 
     Raises:
         ValueError: the stack is not attention and feed-forward in turn, or sees the whole canvas.
     """
     llama = _converted.get(model)
-    if llama is None or llama.lm_head.weight.data_ptr() != model.embedding.weight.data_ptr():
+    if llama is None or (llama.device, llama.dtype) != (model.device, model.dtype):
         llama = _converted[model] = _convert(model)
     return llama
 
@@ -65,14 +64,13 @@ def _convert(model: Model) -> Any:
 
 
 def _llama_weights(model: Model) -> dict[str, Tensor]:
-    """The model's weights under Llama's names; matrices as `from_pretrained` lays them out, [out, in] and
-    contiguous.
-    """
+    """The model's weights under Llama's names, laid out as `from_pretrained` does: [out, in] and contiguous."""
     c, ours = model.config, model.state_dict()
     heads = [num * c.head_dim for num in (c.num_heads, c.num_kv_heads, c.num_kv_heads)]
+    embedding = ours["embedding"].t().contiguous()
     weights = {
-        "model.embed_tokens.weight": ours["embedding.weight"],
-        "lm_head.weight": ours["embedding.weight"],
+        "model.embed_tokens.weight": embedding,
+        "lm_head.weight": embedding,
         "model.norm.weight": ours["norm"],
     }
     for i in range(c.num_blocks):
@@ -90,5 +88,4 @@ def _llama_weights(model: Model) -> dict[str, Tensor]:
             f"{block}.mlp.up_proj.weight": up,
             f"{block}.mlp.down_proj.weight": ours[f"{feed_forward}.mixer.down"].t(),
         }
-    shared = ours["embedding.weight"]
-    return {name: weight if weight is shared else weight.contiguous() for name, weight in weights.items()}
+    return {name: weight.contiguous() for name, weight in weights.items()}

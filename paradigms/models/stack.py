@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from paradigms.models import kernels
 from paradigms.models.config import ModelConfig
-from paradigms.models.layers import Attention, FeedForward, Span, rms_norm, rotary_tables
+from paradigms.models.layers import Attention, FeedForward, Span, matrix, rms_norm, rotary_tables
 from paradigms.models.mamba2 import Mamba2
 from paradigms.models.state import State
 
@@ -45,7 +45,7 @@ class Model(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.embedding = matrix(config.d_model, config.vocab_size)  # [E, V]: laid out for the head, its larger use
         self.layers = nn.ModuleList(Layer(letter, config) for letter in config.layers)
         self.norm = nn.Parameter(torch.ones(config.d_model))
         cos, sin = rotary_tables(config.head_dim, config.max_positions, config.rope_theta)
@@ -67,17 +67,17 @@ class Model(nn.Module):
         super()._apply(fn, recurse)
         c = self.config
         cos, sin = rotary_tables(c.head_dim, c.max_positions, c.rope_theta)
-        weight = self.embedding.weight
+        weight = self.embedding
         self.cos_SD, self.sin_SD = (table.to(device=weight.device, dtype=weight.dtype) for table in (cos, sin))
         return self
 
     @property
     def device(self) -> torch.device:
-        return self.embedding.weight.device
+        return self.embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.embedding.weight.dtype
+        return self.embedding.dtype
 
     @property
     def weight_bytes(self) -> int:
@@ -125,7 +125,7 @@ class Model(nn.Module):
     def _hidden(self, tokens_BT: Tensor, state: State | None, num_tokens: Sequence[int] | None, write: str) -> Tensor:
         """The residual stream [B, T, E] after the last layer."""
         span = self._span(tokens_BT.shape, state, num_tokens)
-        x_RE = self.embedding(tokens_BT.flatten())
+        x_RE = F.embedding(tokens_BT.flatten(), self.embedding.t())
         states = state.layers if state is not None else [None] * len(self.layers)
         for layer, layer_state in zip(self.layers, states, strict=True):
             x_RE = layer(x_RE, span, layer_state, write == "append")
@@ -135,7 +135,7 @@ class Model(nn.Module):
         return x_RE.view(*tokens_BT.shape, -1)
 
     def _head(self, x: Tensor) -> Tensor:
-        return F.linear(rms_norm(x, self.norm), self.embedding.weight)
+        return rms_norm(x, self.norm) @ self.embedding
 
     def _select(self, x_BTE: Tensor, logits_at: Tensor | slice | None) -> Tensor:
         if self.config.shift_logits:
