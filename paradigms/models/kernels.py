@@ -34,6 +34,10 @@ def in_use(device: torch.device, layers: str) -> str:
     return "mamba_ssm" if device.type == "cuda" and mamba_ssm_kernels() else "torch_ssd"
 
 
+_NARROW = 640  # outputs
+_BEYOND_CACHE = 2**15  # numbers of a matrix, below which there is nothing to gain
+
+
 def product(x_RE: Tensor, weights_EO: Tensor) -> Tensor:
     """x @ weights, [R, O].
 
@@ -41,15 +45,13 @@ def product(x_RE: Tensor, weights_EO: Tensor) -> Tensor:
     it two to three times faster than its matrix product (float32, matrices beyond the second cache); wide matrices gain
     nothing.
     """
+    if x_RE.shape[0] > 1 or weights_EO.numel() < _BEYOND_CACHE:
+        return x_RE @ weights_EO
     num_inputs, num_outputs = weights_EO.shape
-    wide = num_outputs > min(num_inputs, _NARROW)
-    if wide or x_RE.shape[0] > 1 or torch.is_grad_enabled() or not _is_cpu_float32(x_RE):
+    if num_outputs > min(num_inputs, _NARROW) or torch.is_grad_enabled() or not _is_cpu_float32(x_RE):
         return x_RE @ weights_EO
     rows_E, first_row = _all_rows(num_inputs)
     return torch.embedding_bag(weights_EO, rows_E, first_row, False, 0, False, x_RE[0])[0]
-
-
-_NARROW = 640
 
 
 def _is_cpu_float32(x: Tensor) -> bool:
