@@ -225,7 +225,9 @@ def test_chunked_duality_is_the_recurrence(length, chunk_len, groups, from_state
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 640, 256), (1, 256, 256), (1, 256, 640), (1, 96, 32), (3, 640, 256)])
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs"), [(1, 640, 256), (1, 256, 256), (1, 256, 640), (1, 96, 32), (3, 640, 256)]
+)
 def test_the_product_is_the_matrix_product(rows, inputs, outputs, dtype):
     generator = torch.Generator().manual_seed(0)
     x, weights = (torch.randn(shape, generator=generator, dtype=dtype) for shape in ((rows, inputs), (inputs, outputs)))
