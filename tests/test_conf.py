@@ -106,6 +106,8 @@ def overrides_for(name: str, texts: dict[str, Path]) -> list[str]:
         more = ["train.path=somewhere"]
     if name == "train/random":
         more = ["measure=latency"]
+    if group == "tokenizer":
+        more = ["train=quick"]  # the zoo has models of one vocabulary
     return [f"{group}={option}", *more, *([] if group == "train" else TRAINED)]
 
 
