@@ -119,14 +119,16 @@ def checks(frames: Frames) -> list[Check]:
     cells = cells[cells["e2e_s"].notna()]
     if not len(cells):
         return []
+    # What a length decides can be told only where the length is fixed.
+    fixed = cells[cells["workload.stop"] == "length"] if "workload.stop" in cells else cells
     found = [
         _committed(frames),
         _forwards(frames, cells),
         *_linear(frames),
-        _formula(cells),
-        _kv_bytes(cells),
+        _formula(fixed),
+        _kv_bytes(fixed),
         _constant_state(cells),
-        _uncached_positions(cells),
+        _uncached_positions(fixed),
         _steady(frames),
         *_anchor(frames),
     ]

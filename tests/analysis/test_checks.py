@@ -54,6 +54,12 @@ def test_each_law_can_fail(folder, law, table, edit):
     assert verdict(load(folder), law) == checks.FAILS
 
 
+def test_state_laws_are_silent_where_texts_end_by_themselves(folder):
+    change(folder, "runs", lambda r: r | {"workload.stop": "natural", "state_formula_bytes": 1})
+    laws = " ".join(check.law for check in checks.checks(load(folder)))
+    assert "formula" not in laws and "KV bytes" not in laws and "SSM state" in laws
+
+
 def test_residual_of_a_contended_length_is_noise(tmp_path):
     folder = write_sweep(tmp_path / "s", paradigms=(AR,), output_lens=LENGTHS, contended=lambda t, n, r: n == 128)
     change(folder, "requests", lambda r: slower_at_128(r, 1.1))
