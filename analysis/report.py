@@ -161,7 +161,7 @@ def _facts(frames: Frames) -> list[tuple[str, str]]:
     if len(known):
         same = bool(known["corpus_is_zoo_corpus"].all())
         facts.append(
-            ("corpus of the zoo", "the same text" if same else "NOT the text that the zoo's models were trained on")
+            ("corpus of the training", "the same text" if same else "NOT the text that the models were trained on")
         )
     seconds = frames.ok[["import_s", "load_s", "compile_s", "warmup_s", "steady_s"]].sum()
     facts.append(

@@ -1,7 +1,7 @@
 """One row a cell: medians with their intervals and counts; and cells named as the series of a figure.
 
-Times are medians over rounds. Quality figures are medians over distinct generations: rounds repeat the same requests
-with the same seeds, so a second round adds no new text. Memory is measured once, in the first round, and has no
+Times are medians over rounds. Quality figures are medians over distinct generations: a request that was run again, with
+the same seed, adds no new text. Memory is measured once, in the first round, and has no
 interval.
 """
 
