@@ -9,7 +9,7 @@ and kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -178,7 +178,7 @@ def _facts(
         "parameters": paradigm.parameters,
         "weight_bytes": paradigm.weight_bytes,
         "device": device.type,
-        "checkpoint_tokens": card.get("tokens_seen"),
+        "checkpoint_tokens": _kept_at(card) if card else None,
         "checkpoint_tokenizer": weights.tokenizer.sha256,
         "corpus_sha256": corpus.sha256,
         "corpus_is_zoo_corpus": card["corpus"]["sha256"] == corpus.sha256 if card else None,
@@ -213,6 +213,11 @@ def _tables(cell: Cell, weights: Weights, corpus: Corpus, recordings: Sequence[R
             tables["tokens"] += [{"repeat": repeat, **columns} for columns in recording.token_rows()]
     tables["training"] = _training_rows(cell, weights)
     return tables
+
+
+def _kept_at(card: Mapping[str, Any]) -> int:
+    """Training tokens that the kept weights have seen: those until the best validation, not the whole budget."""
+    return next(point["tokens"] for point in card["curve"] if point["step"] == card["best_step"])
 
 
 def _training_rows(cell: Cell, weights: Weights) -> list[dict[str, Any]]:
