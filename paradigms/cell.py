@@ -1,8 +1,7 @@
 """A cell: one paradigm, one workload, one machine setting; everything that decides its figures.
 
 Built from the composed config, and checked against itself before anything is loaded: a sweep of a hundred cells finds
-    its impossible
-ones in a second, not after an hour.
+its impossible ones in a second, not after an hour.
 """
 
 from __future__ import annotations
@@ -101,7 +100,6 @@ class Cell:
             if length > trained_len:
                 raise ValueError(
                     f"{length} positions ({what}) are more than the {trained_len} that the model was trained on, so "
-                    "its "
-                    "quality there says nothing: shorten the workload, train on longer texts (train.lengths), or set "
-                    "measure.quality=false"
+                    "its quality there says nothing: shorten the workload, train on longer texts (train.lengths), or "
+                    "set measure.quality=false"
                 )

@@ -43,7 +43,7 @@ class Weights:
     Attributes:
         model: float32, on the CPU.
         tokenizer: the one that the model was trained with.
-        checkpoint: identity; equal weights have equal ones.
+        checkpoint: identity; different weights never share one.
         card: how they came about; empty for random weights.
     """
 

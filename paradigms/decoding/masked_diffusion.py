@@ -4,16 +4,14 @@ The canvas starts as the prompt and one mask for each token to come. At each ste
 every masked position, all at once and independently; which of them become final is the choice made here:
 
     random       positions in a random order, in equal shares over K steps; the order does not look at the model, so at
-    K = L the
-                 samples follow the model's own one-token conditionals exactly
+                 K = L the samples follow the model's own one-token conditionals exactly
     confidence   equal shares, the most probable drawn tokens first (LLaDA, 2502.09992); looking at the drawn value
-    biases the samples threshold    every drawn token whose probability reaches the threshold, and always the most
-    probable one (Fast-dLLM, 2505.22618);
-                 the number of steps depends on the text
+                 biases the samples
+    threshold    every drawn token whose probability reaches the threshold, and always the most probable one
+                 (Fast-dLLM, 2505.22618); the number of steps depends on the text
 
 Fewer steps than tokens make several tokens final in one step without seeing each other: faster, and worse. No cache is
-    kept:
-when one token changes, every position's keys and values change.
+kept: when one token changes, every position's keys and values change.
 
 Dimension letters: B requests, T columns (prompt and canvas), L canvas, M masked positions looked at, V vocabulary.
 """

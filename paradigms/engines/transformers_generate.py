@@ -163,9 +163,8 @@ def _stream(generate: Callable[[_Streamer], None]) -> Generator[Tensor, None, No
     """The tokens that `generate` hands to its streamer, one tensor a step.
 
     generate calls back, a reader asks for the next: a greenlet turns the one into the other within one thread, at less
-        than a
-    microsecond a step, where a second thread would fight for the interpreter. Closing the iterator ends generate where
-    it stands.
+    than a microsecond a step, where a second thread would fight for the interpreter. Closing the iterator ends generate
+    where it stands.
     """
 
     def work() -> None:

@@ -1,8 +1,7 @@
 """Which implementation runs what: readable torch everywhere, faster kernels where they exist.
 
 One place decides, so that `in_use` can tell the records what ran. The plain torch form is the reference of each, and
-tests hold the
-faster one against it: mamba-ssm's kernels on CUDA when installed, and one product on the CPU.
+tests hold the faster one against it: mamba-ssm's kernels on CUDA when installed, and one product on the CPU.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Mamba-2 layer (arXiv 2405.21060): projection, short causal convolution, state-space duality, gated norm, projection.
 
-Dimension letters: B batch, T tokens, R = B T rows, E model width, I inner width, C convolution channels (x, B and C), H
-    heads, P head width,
-G groups, N state, W d_conv - 1.
+Dimension letters: B batch, T tokens, R = B T rows, E model width, I inner width, C convolution channels (x, B and C),
+H heads, P head width, G groups, N state, W d_conv - 1.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from paradigms.models.state import SSMState
 
 
 class Mamba2(nn.Module):
-    """One Mamba-2 mixer; parameters and their initial values as in the paper's reference implementation."""
+    """One Mamba-2 mixer; parameters as in the paper's reference implementation, and so the initial dt, A and D."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

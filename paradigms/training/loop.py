@@ -66,7 +66,7 @@ class Trained:
         best: weights at the best validation.
         best_step, best_bits_per_byte: when that was, and how good.
         curve: one record a validation: step, tokens, train_nats, val_bits_per_byte, lr, tokens_per_s.
-        seconds: spent in training steps, over all sessions.
+        seconds: spent in training steps, interruptions left out.
         peak_bytes: peak memory of the process (CPU) or of the allocator (CUDA).
         since_validation: what has happened since the last one.
     """

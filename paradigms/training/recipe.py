@@ -1,8 +1,7 @@
 """How a model is trained: everything that decides the result, in one frozen description.
 
 The same recipe serves every paradigm: same tokens in the same order, same optimizer, same budget, same small grid of
-    learning
-rates. Only the objective differs, and the model decides that.
+learning rates. Only the objective differs, and the model decides that.
 """
 
 from __future__ import annotations
