@@ -25,7 +25,7 @@ $(READY): pyproject.toml constraints.txt
 bench: $(READY)  ## three paradigms side by side: table and report (10 minutes on 2 cores)
 	$(PY) -m paradigms -m experiment=side_by_side
 
-train: $(READY)  ## train the models of the zoo afresh (20 to 50 minutes a model; resumable)
+train: $(READY)  ## train the models of the zoo afresh (25 to 60 minutes a model; resumable)
 	$(PY) -m paradigms.train
 
 test: $(READY)  ## the tests, but for slow ones and those that need a GPU
