@@ -39,7 +39,7 @@ class Cell:
 
     @property
     def wanted(self) -> Wanted:
-        return Wanted(self.model, self.corpus, self.tokenizer)
+        return Wanted(self.model, self.corpus, self.tokenizer, self.device.name)
 
     def checkpoint_id(self) -> str:
         """Identity of the weights, part of the unit's key."""

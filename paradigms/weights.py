@@ -66,11 +66,12 @@ class TokenizerConfig(Protocol):
 
 @dataclass(frozen=True)
 class Wanted:
-    """The model that a cell asks for, and the text it lives on."""
+    """The model that a cell asks for, the text it lives on, and where it would be trained (`auto`, `cpu` or `cuda`)."""
 
     model: ModelConfig
     corpus: CorpusConfig
     tokenizer: TokenizerConfig
+    device: str = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +156,7 @@ class TrainedHere(Recipe):
                 "tokenizer": _load_tokenizer(wanted.tokenizer, wanted.corpus).sha256,
                 "code": code_hash("models", "training", "data", "quality"),
                 "torch": torch.__version__,
-                "device": _device().type,
+                "device": _device(wanted).type,
                 "machine": platform.machine(),
             }
         )
@@ -179,7 +180,7 @@ class TrainedHere(Recipe):
                 tokenizer,
                 num_tokens=num_tokens,
                 learning_rate=rate,
-                device=_device(),
+                device=_device(wanted),
                 resume_from=folder / f"{name}.unfinished.safetensors",
                 report=lambda what, done, total: report(f"{name}: {what}", done, total),
             )
@@ -239,8 +240,9 @@ def _load_tokenizer(config: TokenizerConfig, corpus: CorpusConfig) -> Tokenizer:
     return config.load(load_corpus(corpus))
 
 
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def _device(wanted: Wanted) -> torch.device:
+    cuda = wanted.device == "cuda" or (wanted.device == "auto" and torch.cuda.is_available())
+    return torch.device("cuda" if cuda else "cpu")
 
 
 WeightSource = Zoo | SavedCheckpoint | RandomWeights | TrainedHere

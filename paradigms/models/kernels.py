@@ -64,19 +64,20 @@ def _all_rows(num_rows: int) -> tuple[Tensor, Tensor]:
         return torch.arange(num_rows), torch.zeros(1, dtype=torch.long)
 
 
-def causal_conv(seen_BCT: Tensor, weight_CK: Tensor, bias_C: Tensor) -> Tensor:
-    """Depthwise causal convolution over T + K - 1 columns, the first K - 1 of them the past; returns T columns.
+def causal_conv(seen_BTC: Tensor, weight_CK: Tensor, bias_C: Tensor) -> Tensor:
+    """Depthwise causal convolution over T + K - 1 places, the first K - 1 of them the past; returns T places.
 
     K shifted multiply-adds: on a CPU several times faster than a grouped convolution of so short a kernel.
     """
     K = weight_CK.shape[1]
-    T = seen_BCT.shape[-1] - K + 1
-    if seen_BCT.device.type == "cuda":
-        return F.conv1d(seen_BCT, weight_CK[:, None], bias_C, groups=weight_CK.shape[0])
-    y = bias_C[:, None] + seen_BCT[..., :T] * weight_CK[:, :1]
+    T = seen_BTC.shape[1] - K + 1
+    if seen_BTC.device.type == "cuda":
+        y_BCT = F.conv1d(seen_BTC.transpose(1, 2), weight_CK[:, None], bias_C, groups=weight_CK.shape[0])
+        return y_BCT.transpose(1, 2)
+    y_BTC = torch.addcmul(bias_C, seen_BTC[:, :T], weight_CK[:, 0])
     for k in range(1, K):
-        y = torch.addcmul(y, seen_BCT[..., k : k + T], weight_CK[:, k : k + 1])
-    return y
+        y_BTC = torch.addcmul(y_BTC, seen_BTC[:, k : k + T], weight_CK[:, k])
+    return y_BTC
 
 
 def ssd_chunked(

@@ -73,14 +73,13 @@ class Mamba2(nn.Module):
         c = self.config
         B, T, _ = xBC_BTC.shape
         W = c.d_conv - 1
-        xBC_BCT = xBC_BTC.transpose(1, 2)
-        past_BCW = xBC_BCT.new_zeros(B, c.conv_dim, W) if state is None else state.conv_BCW
-        seen_BCT = torch.cat((past_BCW, xBC_BCT), -1)  # T + W columns
+        past_BWC = xBC_BTC.new_zeros(B, W, c.conv_dim) if state is None else state.conv_BCW.transpose(1, 2)
+        seen_BSC = torch.cat((past_BWC, xBC_BTC), 1)  # S = W + T places
         if span.pads_B is not None:
-            seen_BCT = _close_gap(seen_BCT, span.pads_B, W)
+            seen_BSC = _close_gap(seen_BSC, span.pads_B, W)
             token_BT1 = (torch.arange(T, device=dt_BTH.device) >= span.pads_B[:, None])[..., None]
             dt_BTH = dt_BTH * token_BT1  # dt = 0 leaves the state as it is
-        xBC_BTC = F.silu(kernels.causal_conv(seen_BCT, self.conv_weight, self.conv_bias)).transpose(1, 2)
+        xBC_BTC = F.silu(kernels.causal_conv(seen_BSC, self.conv_weight, self.conv_bias))
         x_BTI, B_BTN, C_BTN = xBC_BTC.split((c.d_inner, c.num_groups * c.d_state, c.num_groups * c.d_state), -1)
         x_BTHP = x_BTI.reshape(B, T, c.num_ssm_heads, c.ssm_head_dim).to(dt_BTH.dtype)
         groups = (B, T, c.num_groups, c.d_state)
@@ -94,13 +93,13 @@ class Mamba2(nn.Module):
             c.chunk_len,
         )
         if state is not None and write:
-            state.conv_BCW.copy_(seen_BCT[..., T:])
+            state.conv_BCW.copy_(seen_BSC[:, T:].transpose(1, 2))
             state.ssm_BHPN.copy_(last_BHPN)
         return (y_BTHP + self.D[:, None] * x_BTHP).reshape(B, T, c.d_inner).to(xBC_BTC.dtype)
 
 
-def _close_gap(seen_BCT: Tensor, pads_B: Tensor, W: int) -> Tensor:
-    """Move each row's W past columns over its padding, next to its first token, so that the convolution sees no gap."""
-    column_T = torch.arange(seen_BCT.shape[-1], device=seen_BCT.device)
-    source_BT = torch.where(column_T >= pads_B[:, None] + W, column_T, (column_T - pads_B[:, None]).clamp(min=0))
-    return seen_BCT.gather(-1, source_BT[:, None].expand_as(seen_BCT))
+def _close_gap(seen_BSC: Tensor, pads_B: Tensor, W: int) -> Tensor:
+    """Move each row's W past places over its padding, next to its first token, so that the convolution sees no gap."""
+    place_S = torch.arange(seen_BSC.shape[1], device=seen_BSC.device)
+    source_BS = torch.where(place_S >= pads_B[:, None] + W, place_S, (place_S - pads_B[:, None]).clamp(min=0))
+    return seen_BSC.gather(1, source_BS[..., None].expand_as(seen_BSC))
