@@ -220,7 +220,8 @@ def table(findings: list[Finding]) -> Table:
 def main() -> int:
     """Print the table; 1 when something is missing, else 0."""
     findings = list(examine())
-    Console().print(table(findings))
+    console = Console() if sys.stdout.isatty() else Console(width=140)
+    console.print(table(findings))
     missing = [finding.name for finding in findings if finding.state == "missing"]
     print(f"\nmissing: {', '.join(missing)}" if missing else "\nnothing is missing")
     return 1 if missing else 0

@@ -128,6 +128,8 @@ class DatasetText:
         from datasets.exceptions import DatasetsError
 
         shown = ",".join(self.paths)
+        if self.builder != "hub":
+            datasets.disable_progress_bars()  # which speak of downloading local files
         try:
             dataset: Any = datasets.load_dataset(source, split=self.split, **options)
         except ConnectionError as error:
