@@ -101,10 +101,11 @@ def loglog_slope(x: Sequence[float] | pd.Series, y: Sequence[float] | pd.Series)
     points = points[(points["x"] > 0) & (points["y"] > 0)]
     if points["x"].nunique() < 2:
         return NOTHING
-    if points["y"].nunique() == 1:  # linregress gives no error of a fit to constants
+    log_x, log_y = np.log(points["x"]), np.log(points["y"])
+    if log_y.nunique() == 1:  # linregress gives no error of a fit to constants, nor to what rounds to one
         edge = 0.0 if len(points) > 2 else math.nan
         return Estimate(0.0, edge, edge, len(points))
-    fit: Any = stats.linregress(np.log(points["x"]), np.log(points["y"]))
+    fit: Any = stats.linregress(log_x, log_y)
     count = len(points)
     if count < 3:
         return Estimate(float(fit.slope), math.nan, math.nan, count)
