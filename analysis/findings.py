@@ -178,26 +178,24 @@ def memory(frames: Frames) -> str:
 
 def context(frames: Frames) -> str:
     rows = series_over(frames, PROMPT_LEN).sort_values("x")
-    parts = []
-    for name, line in rows.groupby("series"):
-        first, last = line.iloc[0], line.iloc[-1]
-        parts.append(
-            f"{name}: first token × {number(last['ttft_s'] / first['ttft_s'])}, "
-            f"a step × {number(last['step_time_s'] / first['step_time_s'])}"
-        )
-    return f"From {int(rows['x'].min()):,} to {int(rows['x'].max()):,} prompt tokens, {'; '.join(parts)}."
+    growth = _growth(rows, {"first token": "ttft_s", "a step": "step_time_s"})
+    return f"From {int(rows['x'].min()):,} to {int(rows['x'].max()):,} prompt tokens, {growth}."
 
 
 def batch(frames: Frames) -> str:
     rows = series_over(frames, BATCH_SIZE).sort_values("x")
+    growth = _growth(rows, {"throughput": "throughput_tokens_per_s", "latency of a request": "e2e_s"})
+    return f"From batch {int(rows['x'].min()):,} to {int(rows['x'].max()):,}, {growth}."
+
+
+def _growth(rows: pd.DataFrame, quantities: dict[str, str]) -> str:
+    """By what the quantities (words -> column) of each series grow from its first row to its last."""
     parts = []
     for name, line in rows.groupby("series"):
         first, last = line.iloc[0], line.iloc[-1]
-        parts.append(
-            f"{name}: throughput × {number(last['throughput_tokens_per_s'] / first['throughput_tokens_per_s'])}, "
-            f"latency of a request × {number(last['e2e_s'] / first['e2e_s'])}"
-        )
-    return f"From batch {int(rows['x'].min()):,} to {int(rows['x'].max()):,}, {'; '.join(parts)}."
+        ratios = (f"{words} × {number(last[column] / first[column])}" for words, column in quantities.items())
+        parts.append(f"{name}: {', '.join(ratios)}")
+    return "; ".join(parts)
 
 
 def quality(frames: Frames) -> str:

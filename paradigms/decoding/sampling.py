@@ -1,7 +1,7 @@
 """From logits to a token: greedy, or a draw under temperature, top-k and top-p.
 
 Draws invert the cumulative distribution in float64: with float32, long runs of draws land measurably off their
-    distribution (2409.02908).
+distribution (2409.02908).
 
 Dimension letters: R rows (any number of positions to fill), V vocabulary.
 """

@@ -1,7 +1,7 @@
 """Attention, feed-forward and the span of positions that one forward covers.
 
 Dimension letters: B batch, T tokens in, R = B T rows, S slots seen, H query heads, K key-value heads, D head width, E
-    model width.
+model width.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ a chunk as masked attention, across chunks by passing the state on; it serves tr
 state.
 
 Dimension letters: B batch, T tokens, H heads, P head width, G groups, N state, Z chunks, L tokens of a chunk (L' the
-    earlier one).
+earlier one).
 """
 
 from __future__ import annotations

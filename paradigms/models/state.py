@@ -5,7 +5,7 @@ Slots of the key-value cache are positions: row b holds exactly its own lengths[
 them.
 
 Dimension letters: B batch, H key-value heads, S slots, D head width, C convolution channels, W d_conv - 1, P SSM head
-    width, N state.
+width, N state.
 """
 
 from __future__ import annotations
