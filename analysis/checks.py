@@ -217,9 +217,9 @@ def _kv_bytes(cells: pd.DataFrame) -> Check | None:
     need = [
         "model.block",
         "model.num_blocks",
-        "model.num_kv_heads",
+        "model.attention.num_kv_heads",
         "model.d_model",
-        "model.num_heads",
+        "model.attention.num_heads",
         "device.dtype",
         "decoder.cache",
     ]
@@ -233,7 +233,7 @@ def _kv_bytes(cells: pd.DataFrame) -> Check | None:
         return None
     layers = kept["model.block"].str.count("A") * kept["model.num_blocks"]
     positions = kept["workload.prompt_len"] + kept["committed_tokens"] - 1
-    width = kept["model.num_kv_heads"] * (kept["model.d_model"] / kept["model.num_heads"])
+    width = kept["model.attention.num_kv_heads"] * (kept["model.d_model"] / kept["model.attention.num_heads"])
     law = 2 * layers * positions * width * kept["workload.batch_size"] * kept["device.dtype"].map(ITEMSIZE)
     bad = kept[law != kept["state_used_bytes"]]
     return Check(

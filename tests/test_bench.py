@@ -20,6 +20,7 @@ from paradigms.cell import Cell
 from paradigms.data.stream import token_stream
 from paradigms.data.tokenizers import BOS_ID, EOS_ID, MASK_ID, ByteTokenizer
 from paradigms.decoding.native import NativeParadigm
+from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
 from paradigms.paradigm import Request
 from paradigms.quality.samples import sample_statistics
@@ -148,7 +149,8 @@ def test_positions_computed() -> None:
 
 @pytest.mark.parametrize(("prompt_len", "output_len", "batch_size"), [(8, 16, 1), (5, 1, 3), (1, 9, 2)])
 def test_kv_bytes_by_the_formula(prompt_len: int, output_len: int, batch_size: int) -> None:
-    model = ModelConfig(vocab_size=tiny.VOCAB_SIZE, d_model=32, num_blocks=2, num_heads=4, num_kv_heads=2, ff_width=64)
+    attention = AttentionConfig(num_heads=4, num_kv_heads=2)
+    model = ModelConfig(vocab_size=tiny.VOCAB_SIZE, d_model=32, num_blocks=2, attention=attention)
     work = {"prompt_len": prompt_len, "output_len": output_len, "batch_size": batch_size}
     run, _ = bench.run_unit(tiny.cell("ar", model=model, **work), 0)
     layers, kv_heads, head_dim, itemsize = 2, 2, 8, 4

@@ -130,14 +130,16 @@ def shrunk(config: dict[str, Any], *, keep: str = "") -> dict[str, Any]:
     Weights of any trained kind become a training of a few steps.
     """
     config = copy.deepcopy(config)
-    config["model"] |= {"d_model": 32, "num_blocks": 1, "target_parameters": None, "max_positions": 576}
-    for name, value in {"ff_width": 64, "d_state": 8, "ssm_head_dim": 16, "num_heads": 2, "num_kv_heads": 2}.items():
-        config["model"] |= {name: value} if name in config["model"] else {}
+    model = config["model"]
+    model |= {"d_model": 32, "num_blocks": 1, "target_parameters": None, "max_positions": 576}
+    small = {"width": 64, "d_state": 8, "head_dim": 16, "num_heads": 2, "num_kv_heads": 2}
+    for part in [value for value in model.values() if isinstance(value, dict)]:
+        part |= {name: value for name, value in small.items() if name in part}
     if keep not in ("corpus", "tokenizer"):  # the tiny text has too few words for a tokenizer to learn
         config["corpus"] = {"_target_": "tiny.TinyText"}
     if keep != "tokenizer":
         config["tokenizer"] = {"_target_": "paradigms.data.tokenizers.ByteTokenizer"}
-    config["model"]["vocab_size"] = build(config["tokenizer"]).vocab_size
+    model["vocab_size"] = build(config["tokenizer"]).vocab_size
     config["workload"] |= {"prompt_len": 8, "output_len": 16, "batch_size": min(2, config["workload"]["batch_size"])}
     config["measure"] |= {"min_repeats": 1, "max_repeats": 1, "min_time_s": 0.0, "max_warmups": 1, "warmup_events": 1}
     if config["train"]["source"] != "random" and keep != "train":
@@ -364,7 +366,10 @@ BAD = {
         ["workload.stop_strings=[x]"],
         ["workload.stop_strings needs workload.stop=natural"],
     ),
-    "heads that do not divide": (["model.num_heads=5", *RANDOM], ["model.d_model=128 does not split into num_heads=5"]),
+    "heads that do not divide": (
+        ["model.attention.num_heads=5", *RANDOM],
+        ["model.d_model=128 does not split into model.attention.num_heads=5"],
+    ),
     "a size out of reach": (["model.target_parameters=10", *RANDOM], ["model.target_parameters=10 is out of reach"]),
     "an SSM that looks both ways": (["paradigm=ssm", "model.causal=false", *RANDOM], ["model.causal=true"]),
     "a vocabulary that is not the tokenizer's": (

@@ -15,7 +15,10 @@ from paradigms.data.stream import token_stream
 from paradigms.data.tokenizers import ByteTokenizer, Tokenizer
 from paradigms.decoding.autoregressive import Autoregressive
 from paradigms.decoding.masked_diffusion import MaskedDiffusion
+from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
+from paradigms.models.feed_forward import FeedForwardConfig
+from paradigms.models.mamba2 import Mamba2Config
 from paradigms.models.stack import Model
 from paradigms.weights import RandomWeights, TrainedHere
 from paradigms.workload import Device, Measure, Workload
@@ -54,11 +57,14 @@ def streams(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 VOCAB_SIZE = 259  # of the byte tokenizer
-_SIZES: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "d_model": 32, "num_heads": 2, "num_kv_heads": 2, "ff_width": 64}
+_SIZES: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "d_model": 32}
+_TRANSFORMER = {"attention": AttentionConfig(num_heads=2), "feed_forward": FeedForwardConfig(width=64)}
 MODELS: dict[str, ModelConfig] = {
-    "ar": ModelConfig(**_SIZES, num_blocks=1),
-    "ssm": ModelConfig(**_SIZES, block="M", num_blocks=2, ssm_head_dim=16, d_state=8, chunk_len=8),
-    "diffusion": ModelConfig(**_SIZES, num_blocks=1, causal=False, noise="absorbing", shift_logits=True),
+    "ar": ModelConfig(**_SIZES, **_TRANSFORMER, num_blocks=1),
+    "ssm": ModelConfig(**_SIZES, block="M", num_blocks=2, mamba2=Mamba2Config(head_dim=16, d_state=8, chunk_len=8)),
+    "diffusion": ModelConfig(
+        **_SIZES, **_TRANSFORMER, num_blocks=1, causal=False, noise="absorbing", shift_logits=True
+    ),
 }
 RECIPE: dict[str, Any] = {
     "num_tokens": 2400,

@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from paradigms.models.config import ModelConfig
-from paradigms.models.layers import NORM_EPS
 from paradigms.models.stack import Model
 
 _converted: WeakKeyDictionary[Model, Any] = WeakKeyDictionary()
@@ -41,18 +40,19 @@ def _convert(model: Model) -> Any:
 
     config = model.config
     require_llama(config)
+    attention, feed_forward = config.part("A"), config.part("F")
     llama_config = LlamaConfig(
         vocab_size=config.vocab_size,
         hidden_size=config.d_model,
-        intermediate_size=config.ff_width,
+        intermediate_size=feed_forward.width,
         num_hidden_layers=config.num_blocks,
-        num_attention_heads=config.num_heads,
-        num_key_value_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
+        num_attention_heads=attention.num_heads,
+        num_key_value_heads=attention.kv_heads,
+        head_dim=attention.width(config.d_model),
         max_position_embeddings=config.max_positions,
-        rms_norm_eps=NORM_EPS,
-        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
-        tie_word_embeddings=True,
+        rms_norm_eps=config.norm_eps,
+        rope_parameters={"rope_type": "default", "rope_theta": attention.rope_theta},
+        tie_word_embeddings=config.tied_head,
         bos_token_id=None,
         eos_token_id=None,
     )
@@ -66,23 +66,24 @@ def _convert(model: Model) -> Any:
 def _llama_weights(model: Model) -> dict[str, Tensor]:
     """The model's weights under Llama's names, laid out as `from_pretrained` does: [out, in] and contiguous."""
     c, ours = model.config, model.state_dict()
-    heads = [num * c.head_dim for num in (c.num_heads, c.num_kv_heads, c.num_kv_heads)]
+    attention = c.part("A")
+    heads = [n * attention.width(c.d_model) for n in (attention.num_heads, attention.kv_heads, attention.kv_heads)]
     embedding = ours["embedding"].t().contiguous()
     weights = {
         "model.embed_tokens.weight": embedding,
-        "lm_head.weight": embedding,
+        "lm_head.weight": embedding if c.tied_head else ours["head"].t().contiguous(),
         "model.norm.weight": ours["norm"],
     }
     for i in range(c.num_blocks):
-        attention, feed_forward, block = f"layers.{2 * i}", f"layers.{2 * i + 1}", f"model.layers.{i}"
-        q, k, v = ours[f"{attention}.mixer.qkv"].t().split(heads)
+        mixing, feed_forward, block = f"layers.{2 * i}", f"layers.{2 * i + 1}", f"model.layers.{i}"
+        q, k, v = ours[f"{mixing}.mixer.qkv"].t().split(heads)
         gate, up = ours[f"{feed_forward}.mixer.gate_up"].t().chunk(2)
         weights |= {
-            f"{block}.input_layernorm.weight": ours[f"{attention}.norm"],
+            f"{block}.input_layernorm.weight": ours[f"{mixing}.norm"],
             f"{block}.self_attn.q_proj.weight": q,
             f"{block}.self_attn.k_proj.weight": k,
             f"{block}.self_attn.v_proj.weight": v,
-            f"{block}.self_attn.o_proj.weight": ours[f"{attention}.mixer.out"].t(),
+            f"{block}.self_attn.o_proj.weight": ours[f"{mixing}.mixer.out"].t(),
             f"{block}.post_attention_layernorm.weight": ours[f"{feed_forward}.norm"],
             f"{block}.mlp.gate_proj.weight": gate,
             f"{block}.mlp.up_proj.weight": up,

@@ -1,27 +1,36 @@
 """A network as a frozen description: what it is made of, how many parameters it has, what state it carries.
 
 The counts are formulas on the config, so that a cell can be checked, matched in size and predicted before any weight
-exists; the tests hold each formula against the tensors. No torch here.
+exists; the tests hold each formula against the tensors.
 
-A stack is written as a string of layers, repeated: `AF` is a Transformer block, `M` a Mamba-2 block.
-
-    A  attention (rotary positions)      F  feed-forward (SwiGLU)      M  Mamba-2 (state-space duality)
-
-Every layer is residual: x + layer(norm(x)).
+A stack is written as a string of layers, repeated: `AF` is a Transformer block, `M` a Mamba-2 block. Each letter is one
+kind of layer, described by the part of the config of that name, in one file; `LAYERS` lists them. Every layer is
+residual: x + layer(norm(x)).
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from paradigms.models.attention import AttentionConfig
+from paradigms.models.feed_forward import FeedForwardConfig
+from paradigms.models.layers import NORM_EPS, positive
+from paradigms.models.mamba2 import Mamba2Config
 
 if TYPE_CHECKING:
     from paradigms.models.stack import Model
 
-LAYERS = {"A": "attention", "F": "feed-forward", "M": "Mamba-2"}
+LAYERS: dict[str, Any] = {  # letter -> config of that kind of layer; its `key` is the part of ModelConfig
+    "A": AttentionConfig,
+    "F": FeedForwardConfig,
+    "M": Mamba2Config,
+}
+PARTS: dict[str, Any] = {kind.key: kind for kind in LAYERS.values()}
 NOISES = ("absorbing",)
-_GRAIN = {"ff_width": 8, "d_state": 4}  # steps in which a free width is solved
+FREE = ("feed_forward", "mamba2")  # parts that target_parameters may resize, the first one present
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +45,11 @@ class ModelConfig:
         noise: None, or what a denoiser was trained to undo; `absorbing` replaces tokens by the mask token.
         shift_logits: a denoiser reads its prediction for position i at position i - 1, as an autoregressive model does.
         max_positions: positions the model was built for; longer input is refused.
-        num_heads, num_kv_heads, rope_theta: attention; head width is d_model / num_heads.
-        ff_width: inner width of the SwiGLU feed-forward.
-        expand, ssm_head_dim, d_state, num_groups, d_conv, chunk_len: Mamba-2, in its paper's words (2405.21060).
-        target_parameters: solve the free width (ff_width, or d_state in a stack without feed-forward) so that
+        norm_eps: added to the mean square in every norm.
+        tied_head: the output head is the embedding; otherwise it has a matrix of its own.
+        attention, feed_forward, mamba2: the layers that the block's letters name; None takes the defaults of a kind
+            that is named, and a kind that is not named must be left out.
+        target_parameters: solve a free width (of the feed-forward, or the state in a stack without one) so that
             `num_parameters()` comes within 1 % of this; None keeps the widths as given.
     """
 
@@ -51,45 +61,42 @@ class ModelConfig:
     noise: str | None = None
     shift_logits: bool = False
     max_positions: int = 576
-    num_heads: int = 4
-    num_kv_heads: int = 4
-    rope_theta: float = 10_000.0
-    ff_width: int = 344
-    expand: int = 2
-    ssm_head_dim: int = 64
-    d_state: int = 64
-    num_groups: int = 1
-    d_conv: int = 4
-    chunk_len: int = 32
+    norm_eps: float = NORM_EPS
+    tied_head: bool = True
+    attention: AttentionConfig | None = None
+    feed_forward: FeedForwardConfig | None = None
+    mamba2: Mamba2Config | None = None
     target_parameters: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "d_model", "num_blocks", "max_positions", "num_heads", "num_kv_heads", "ff_width"):
-            _positive(name, getattr(self, name))
-        for name in ("expand", "ssm_head_dim", "d_state", "num_groups", "d_conv", "chunk_len"):
-            _positive(name, getattr(self, name))
+        positive(
+            "model",
+            vocab_size=self.vocab_size,
+            d_model=self.d_model,
+            num_blocks=self.num_blocks,
+            max_positions=self.max_positions,
+        )
         unknown = sorted(set(self.block) - set(LAYERS))
         if unknown or not self.block:
-            allowed = ", ".join(f"{letter} ({name})" for letter, name in LAYERS.items())
+            allowed = ", ".join(f"{letter} ({kind.key})" for letter, kind in LAYERS.items())
             raise ValueError(f"model.block={self.block!r} is not a string of layer letters; they are {allowed}")
         if self.noise is not None and self.noise not in NOISES:
             raise ValueError(f"model.noise={self.noise!r} is unknown; it is null or one of {', '.join(NOISES)}")
-        if "A" in self.block:
-            if self.d_model % self.num_heads or self.head_dim % 2:
+        for letter, kind in LAYERS.items():
+            part = getattr(self, kind.key)
+            if letter in self.block:
+                if part is None:
+                    object.__setattr__(self, kind.key, kind())
+                self.part(letter).check(self)
+                if kind.recurrent and not self.causal:
+                    raise ValueError(
+                        f"model.block has {kind.key} layers ({letter}), which only run forwards; set model.causal=true"
+                    )
+            elif part is not None:
                 raise ValueError(
-                    f"model.d_model={self.d_model} does not split into num_heads={self.num_heads} heads of even width"
+                    f"model.{kind.key} is given, but model.block={self.block!r} has no such layer ({letter}); "
+                    "leave it out (null)"
                 )
-            if self.num_heads % self.num_kv_heads:
-                raise ValueError(f"model.num_kv_heads={self.num_kv_heads} must divide num_heads={self.num_heads}")
-        if "M" in self.block:
-            if self.d_inner % self.ssm_head_dim:
-                raise ValueError(
-                    f"model.ssm_head_dim={self.ssm_head_dim} must divide expand x d_model = {self.d_inner}"
-                )
-            if self.num_ssm_heads % self.num_groups:
-                raise ValueError(f"model.num_groups={self.num_groups} must divide the {self.num_ssm_heads} SSM heads")
-            if not self.causal:
-                raise ValueError("model.block has Mamba-2 layers (M), which only run forwards; set model.causal=true")
         if self.noise is not None and self.causal:
             raise ValueError("model.noise is set, so every position must see the whole canvas; set model.causal=false")
         if self.shift_logits and self.noise is None:
@@ -99,61 +106,46 @@ class ModelConfig:
         if self.target_parameters is not None:
             self._solve(self.target_parameters)
 
-    # Derived sizes
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
+        """The config that `dataclasses.asdict` was taken of; fields that it lacks keep their defaults."""
+        parts = {key: PARTS[key](**value) for key, value in values.items() if key in PARTS and value is not None}
+        return cls(**{**values, **parts})
 
     @property
     def layers(self) -> str:
         return self.block * self.num_blocks
 
     @property
-    def head_dim(self) -> int:
-        return self.d_model // self.num_heads
+    def recurrent(self) -> bool:
+        """Whether some layer runs along one path, so that a tree of drafts cannot be read at once."""
+        return any(LAYERS[letter].recurrent for letter in self.block)
 
-    @property
-    def d_inner(self) -> int:
-        return self.expand * self.d_model
-
-    @property
-    def num_ssm_heads(self) -> int:
-        return self.d_inner // self.ssm_head_dim
-
-    @property
-    def conv_dim(self) -> int:
-        """Channels that pass the short convolution: x, B and C."""
-        return self.d_inner + 2 * self.num_groups * self.d_state
+    def part(self, letter: str) -> Any:
+        """Config of a layer."""
+        return getattr(self, LAYERS[letter].key)
 
     # Counts
 
-    def layer_parameters(self, layer: str) -> int:
-        """Parameters of one layer and the norm before it."""
-        d = self.d_model
-        if layer == "A":
-            return d + d * (self.num_heads + 2 * self.num_kv_heads) * self.head_dim + self.num_heads * self.head_dim * d
-        if layer == "F":
-            return d + 3 * d * self.ff_width
-        heads, inner = self.num_ssm_heads, self.d_inner
-        in_proj = d * (inner + self.conv_dim + heads)  # z, xBC, dt
-        return d + in_proj + self.conv_dim * (self.d_conv + 1) + 3 * heads + inner + inner * d
-
     def num_parameters(self) -> int:
-        """All parameters; the embedding is counted once, since the output head shares it."""
-        return (
-            self.vocab_size * self.d_model + self.d_model + sum(self.layer_parameters(layer) for layer in self.layers)
+        """All parameters; an embedding that is the output head too is counted once."""
+        layers = sum(
+            self.layers.count(letter) * (self.d_model + self.part(letter).num_parameters(self.d_model))
+            for letter in set(self.layers)
         )
+        return (1 if self.tied_head else 2) * self.vocab_size * self.d_model + self.d_model + layers
 
     def state_bytes(self, *, batch_size: int, length: int, itemsize: int) -> int:
         """Bytes that must be kept after `length` positions so that the next step needs no look back.
 
-        Attention keeps 2 x kv_heads x head_dim numbers a position and layer. Mamba-2 keeps the last d_conv - 1 inputs
-        of the convolution and heads x head_dim x d_state numbers a layer whatever the length, the latter in at least
-        float32. A model that sees the whole canvas keeps nothing.
+        A model that sees the whole canvas keeps nothing.
         """
         if not self.causal:
             return 0
-        kv = 2 * self.num_kv_heads * self.head_dim * length * itemsize
-        conv = self.conv_dim * (self.d_conv - 1) * itemsize
-        ssm = self.d_inner * self.d_state * max(itemsize, 4)
-        return batch_size * (self.layers.count("A") * kv + self.layers.count("M") * (conv + ssm))
+        return batch_size * sum(
+            self.layers.count(letter) * self.part(letter).state_bytes(self.d_model, length=length, itemsize=itemsize)
+            for letter in set(self.layers)
+        )
 
     # Building
 
@@ -164,23 +156,22 @@ class ModelConfig:
         return Model(self)
 
     def _solve(self, target: int) -> None:
-        free = "ff_width" if "F" in self.block else "d_state"
-        grain = _GRAIN[free]
-        at = {
-            width: dataclasses.replace(self, target_parameters=None, **{free: width}).num_parameters()
-            for width in (grain, 2 * grain)
-        }
+        key = next((key for key in FREE if getattr(self, key) is not None), None)
+        if key is None:
+            raise ValueError(f"model.target_parameters={target}: model.block={self.block!r} has no width to solve for")
+        field, grain = PARTS[key].free
+
+        def resized(width: int) -> ModelConfig:
+            part = dataclasses.replace(getattr(self, key), **{field: width})
+            return dataclasses.replace(self, target_parameters=None, **{key: part})
+
+        at = {width: resized(width).num_parameters() for width in (grain, 2 * grain)}
         slope = at[2 * grain] - at[grain]
         width = grain * max(1, 1 + round((target - at[grain]) / slope))
-        solved = dataclasses.replace(self, target_parameters=None, **{free: width})
+        solved = resized(width)
         if abs(solved.num_parameters() - target) > 0.01 * target:
             raise ValueError(
-                f"model.target_parameters={target} is out of reach: the nearest {free} is {width} with "
+                f"model.target_parameters={target} is out of reach: the nearest {key}.{field} is {width} with "
                 f"{solved.num_parameters()} parameters; change d_model or num_blocks"
             )
-        object.__setattr__(self, free, width)
-
-
-def _positive(name: str, value: float) -> None:
-    if value < 1:
-        raise ValueError(f"model.{name}={value} must be at least 1")
+        object.__setattr__(self, key, getattr(solved, key))

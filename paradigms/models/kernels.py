@@ -80,6 +80,13 @@ def causal_conv(seen_BTC: Tensor, weight_CK: Tensor, bias_C: Tensor) -> Tensor:
     return y_BTC
 
 
+def close_gap(seen_BSC: Tensor, pads_B: Tensor, W: int) -> Tensor:
+    """Move each row's W past places over its padding, next to its first token, so that a convolution sees no gap."""
+    place_S = torch.arange(seen_BSC.shape[1], device=seen_BSC.device)
+    source_BS = torch.where(place_S >= pads_B[:, None] + W, place_S, (place_S - pads_B[:, None]).clamp(min=0))
+    return seen_BSC.gather(1, source_BS[..., None].expand_as(seen_BSC))
+
+
 def ssd_chunked(
     x_BTHP: Tensor,
     dt_BTH: Tensor,

@@ -1,4 +1,4 @@
-"""The network: embedding, residual layers, norm, head tied to the embedding.
+"""The network: embedding, residual layers, norm, head.
 
 One stack serves every paradigm. A causal model predicts the next token; a denoiser predicts the tokens behind the
 masks. Both answer `forward`, which looks at a state when it is given one and extends it unless told not to.
@@ -9,7 +9,7 @@ Dimension letters: B batch, T tokens in, R = B T rows, S slots, E model width, V
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,40 +17,38 @@ from torch import Tensor, nn
 
 from paradigms.models import kernels
 from paradigms.models.config import ModelConfig
-from paradigms.models.layers import Attention, FeedForward, Span, matrix, rms_norm, rotary_tables
-from paradigms.models.mamba2 import Mamba2
-from paradigms.models.state import State
+from paradigms.models.layers import Rotary, Span, matrix, rms_norm
+from paradigms.models.state import Form, LayerState, State, StateSpec, initial_capacity
 
 
 class Layer(nn.Module):
     """x + mixer(norm(x))."""
 
-    def __init__(self, letter: str, config: ModelConfig) -> None:
+    def __init__(self, letter: str, config: ModelConfig, shared: nn.ModuleDict) -> None:
         super().__init__()
         self.norm = nn.Parameter(torch.ones(config.d_model))
-        self.mixer = {"A": Attention, "F": FeedForward, "M": Mamba2}[letter](config)
-        self.carries_state = letter != "F"
+        self.norm_eps = config.norm_eps
+        self.mixer: Any = config.part(letter).build(config, shared)
 
-    def forward(self, x_RE: Tensor, span: Span, state: object, write: bool) -> Tensor:
-        y_RE = rms_norm(x_RE, self.norm)
-        return x_RE + (self.mixer(y_RE, span, state, write) if self.carries_state else self.mixer(y_RE))
+    def forward(self, x_RE: Tensor, span: Span, state: LayerState | None) -> Tensor:
+        return x_RE + self.mixer(rms_norm(x_RE, self.norm, self.norm_eps), span, state)
 
 
 class Model(nn.Module):
     """A stack built from its config, with fresh weights."""
 
-    cos_SD: Tensor
-    sin_SD: Tensor
-
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.embedding = matrix(config.d_model, config.vocab_size)  # [E, V]: laid out for the head, its larger use
-        self.layers = nn.ModuleList(Layer(letter, config) for letter in config.layers)
+        self.shared = nn.ModuleDict()  # what several layers use; they refer to it without owning it
+        self.layers = nn.ModuleList(Layer(letter, config, self.shared) for letter in config.layers)
         self.norm = nn.Parameter(torch.ones(config.d_model))
-        cos, sin = rotary_tables(config.head_dim, config.max_positions, config.rope_theta)
-        self.register_buffer("cos_SD", cos.float(), persistent=False)
-        self.register_buffer("sin_SD", sin.float(), persistent=False)
+        if not config.tied_head:
+            self.head = matrix(config.d_model, config.vocab_size)
+        self._rotaries = self._number_rotaries()
+        self._tables: list[tuple[Tensor, Tensor]] = []
+        self._make_tables()
         self._initialise()
 
     def _initialise(self) -> None:
@@ -62,13 +60,26 @@ class Model(nn.Module):
                 into_residual = name.endswith((".out", ".down"))
                 nn.init.normal_(parameter, std=0.02 / (len(self.layers) ** 0.5 if into_residual else 1))
 
+    def _number_rotaries(self) -> list[Rotary]:
+        """The different rotary tables that the layers need; each layer learns the number of its own."""
+        rotaries: list[Rotary] = []
+        for module in self.modules():
+            rotary = getattr(module, "rotary", None)
+            if isinstance(rotary, Rotary):
+                if rotary not in rotaries:
+                    rotaries.append(rotary)
+                module.table = rotaries.index(rotary)  # type: ignore[assignment]
+        return rotaries
+
+    def _make_tables(self) -> None:
+        tables = [rotary.tables(self.config.max_positions) for rotary in self._rotaries]
+        to = {"device": self.device, "dtype": self.dtype}
+        self._tables = [(cos.to(**to), sin.to(**to)) for cos, sin in tables]
+
     def _apply(self, fn, recurse=True):
         """Keep the rotary tables as exact as the dtype allows: recomputed, not converted."""
         super()._apply(fn, recurse)
-        c = self.config
-        cos, sin = rotary_tables(c.head_dim, c.max_positions, c.rope_theta)
-        weight = self.embedding
-        self.cos_SD, self.sin_SD = (table.to(device=weight.device, dtype=weight.dtype) for table in (cos, sin))
+        self._make_tables()
         return self
 
     @property
@@ -83,11 +94,26 @@ class Model(nn.Module):
     def weight_bytes(self) -> int:
         return sum(parameter.nbytes for parameter in self.parameters())
 
-    def new_state(self, batch_size: int, max_len: int) -> State:
-        """An empty state for `batch_size` rows of at most `max_len` positions."""
+    def new_state(self, batch_size: int, max_len: int, *, form: Form = "growing", kv_dtype: str | None = None) -> State:
+        """An empty state for `batch_size` rows of at most `max_len` positions.
+
+        Args:
+            form: "growing", or "static" for compiled and graphed steps; see `State`.
+            kv_dtype: None, or "int8"; see `StateSpec`.
+
+        Raises:
+            ValueError: more positions than the model was built for, or a model that sees the whole canvas.
+        """
         if not self.config.causal:
             raise ValueError("this model sees the whole canvas at every step, so it keeps no state; decode it uncached")
-        return State(self.config, batch_size, max_len, device=self.device, dtype=self.dtype)
+        if max_len > self.config.max_positions:
+            raise ValueError(
+                f"a state of {max_len} positions was asked for; the model has max_positions={self.config.max_positions}"
+            )
+        spec = StateSpec(device=self.device, dtype=self.dtype, kv_dtype=kv_dtype)
+        capacity = max_len if form == "static" else initial_capacity(max_len)
+        layers = [layer.mixer.new_state(batch_size, capacity, spec) for layer in self._typed_layers()]
+        return State(layers, batch_size, max_len, form=form, device=self.device)
 
     def forward(
         self,
@@ -95,6 +121,8 @@ class Model(nn.Module):
         state: State | None = None,
         *,
         num_tokens: Sequence[int] | None = None,
+        positions_BT: Tensor | None = None,
+        among_BTT: Tensor | None = None,
         write: Literal["append", "none"] = "append",
         logits_at: Tensor | slice | None = None,
     ) -> Tensor:
@@ -104,6 +132,10 @@ class Model(nn.Module):
             tokens_BT: new tokens, at the positions that follow `state`; rows are right-aligned.
             state: what the rows have seen; extended by the new tokens unless write="none".
             num_tokens: tokens of each row when rows differ; the columns before them are padding.
+            positions_BT: positions of the new tokens, [T] or [B, T], where they do not simply follow: the depth of a
+                draft in its tree.
+            among_BTT: which new tokens (last dimension) each new token sees, boolean [T, T] or [B, T, T]; None is the
+                model's own way (those up to itself, or all). All of them see the whole state.
             write: "append" keeps the new tokens in the state, "none" only looks.
             logits_at: a slice of columns, or column indices [K] or [B, K].
 
@@ -112,30 +144,36 @@ class Model(nn.Module):
         nothing.
 
         Raises:
-            ValueError: more positions than the model or the state was built for.
+            ValueError: more positions than the model or the state was built for; `among_BTT` or `positions_BT` for a
+                model with recurrent layers, which run along one path.
         """
-        hidden_BTE = self._hidden(tokens_BT, state, num_tokens, write)
+        span = self._span(tokens_BT.shape, state, num_tokens, positions_BT, among_BTT, write == "append")
+        hidden_BTE = self._hidden(tokens_BT, span, state)
         return self._head(self._select(hidden_BTE, logits_at))
 
     def logits_where(self, tokens_BT: Tensor, wanted_BT: Tensor, *, num_tokens: Sequence[int] | None = None) -> Tensor:
         """Logits [number wanted, V] at the True places of a mask, in row-major order, without a state."""
-        hidden_BTE = self._select(self._hidden(tokens_BT, None, num_tokens, "none"), None)
+        span = self._span(tokens_BT.shape, None, num_tokens, None, None, False)
+        hidden_BTE = self._select(self._hidden(tokens_BT, span, None), None)
         return self._head(hidden_BTE[wanted_BT])
 
-    def _hidden(self, tokens_BT: Tensor, state: State | None, num_tokens: Sequence[int] | None, write: str) -> Tensor:
+    def _hidden(self, tokens_BT: Tensor, span: Span, state: State | None) -> Tensor:
         """The residual stream [B, T, E] after the last layer."""
-        span = self._span(tokens_BT.shape, state, num_tokens)
         x_RE = F.embedding(tokens_BT.flatten(), self.embedding.t())
+        span.embedded_RE = x_RE
         states = state.layers if state is not None else [None] * len(self.layers)
         for layer, layer_state in zip(self.layers, states, strict=True):
-            x_RE = layer(x_RE, span, layer_state, write == "append")
-        if state is not None and write == "append":
-            added = num_tokens or [tokens_BT.shape[1]] * tokens_BT.shape[0]
-            state.lengths = [length + new for length, new in zip(state.lengths, added, strict=True)]
+            x_RE = layer(x_RE, span, layer_state)
+        if state is not None and span.write:
+            state.advance(span.num_tokens)
         return x_RE.view(*tokens_BT.shape, -1)
 
+    def _typed_layers(self) -> list[Layer]:
+        return list(self.layers)  # type: ignore[arg-type]
+
     def _head(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.norm) @ self.embedding
+        weight = self.embedding if self.config.tied_head else self.head
+        return rms_norm(x, self.norm, self.config.norm_eps) @ weight
 
     def _select(self, x_BTE: Tensor, logits_at: Tensor | slice | None) -> Tensor:
         if self.config.shift_logits:
@@ -149,7 +187,15 @@ class Model(nn.Module):
             return x_BTE.gather(1, logits_at[..., None].expand(-1, -1, x_BTE.shape[-1]))
         return x_BTE[:, logits_at]
 
-    def _span(self, shape: torch.Size, state: State | None, num_tokens: Sequence[int] | None) -> Span:
+    def _span(
+        self,
+        shape: torch.Size,
+        state: State | None,
+        num_tokens: Sequence[int] | None,
+        positions_BT: Tensor | None,
+        among_BTT: Tensor | None,
+        write: bool,
+    ) -> Span:
         B, T = shape
         lengths = state.lengths if state is not None else [0] * B
         added = list(num_tokens) if num_tokens is not None else [T] * B
@@ -157,54 +203,81 @@ class Model(nn.Module):
         limit = self.config.max_positions if state is None else state.max_len
         if stop > limit:
             raise ValueError(f"{stop} positions asked for, {limit} are available (max_positions or the state's length)")
+        if self.config.recurrent and (positions_BT is not None or among_BTT is not None):
+            raise ValueError("this model has recurrent layers, which run along one path; it cannot read a tree")
+        if state is not None:
+            state.reserve(stop)
         aligned = num_tokens is None or min(added) == T
-        if aligned and min(lengths) == max(lengths):
-            return self._uniform_span(B, T, lengths[0], stop)
-        return self._ragged_span(T, lengths, added, stop, stored=state is not None)
+        if aligned and positions_BT is None and among_BTT is None and min(lengths) == max(lengths):
+            return self._uniform_span(B, T, lengths[0], stop, write)
+        return self._ragged_span(T, lengths, added, stop, positions_BT, among_BTT, write, stored=state is not None)
 
-    def _uniform_span(self, B: int, T: int, start: int, stop: int) -> Span:
+    def _uniform_span(self, B: int, T: int, start: int, stop: int, write: bool) -> Span:
+        """Every row stands at the same positions."""
         causal = self.config.causal
         mask = None
         if causal and start and T > 1:
             mask = torch.ones(T, stop, dtype=torch.bool, device=self.device).tril(start)[None, None]
         return Span(
             batch_size=B,
-            cos_B1TD=self.cos_SD[start:stop],
-            sin_B1TD=self.sin_SD[start:stop],
+            num_tokens=[T] * B,
+            write=write,
+            rotary=[(cos[start:stop], sin[start:stop]) for cos, sin in self._tables],
             start=start,
             stop=stop,
             mask_B1TS=mask,
             is_causal=causal and T > 1 and not start,
             pads_B=None,
+            position_BT=None,
             scatter=None,
         )
 
-    def _ragged_span(self, T: int, lengths: list[int], added: list[int], stop: int, *, stored: bool) -> Span:
+    def _ragged_span(
+        self,
+        T: int,
+        lengths: list[int],
+        added: list[int],
+        stop: int,
+        positions_BT: Tensor | None,
+        among_BTT: Tensor | None,
+        write: bool,
+        *,
+        stored: bool,
+    ) -> Span:
+        """Rows differ in what they have seen or bring, or say themselves who sees whom."""
         device = self.device
-        lengths_B, added_B = torch.tensor(lengths, device=device), torch.tensor(added, device=device)
-        pads_B = T - added_B
+        lengths_B1, added_B1 = (torch.tensor(values, device=device)[:, None] for values in (lengths, added))
+        pads_B1 = T - added_B1
         column_T = torch.arange(T, device=device)
-        token_BT = column_T >= pads_B[:, None]
-        position_BT = (lengths_B - pads_B)[:, None] + column_T  # means nothing in padding
-        if stored:  # columns seen are slots, and a slot is a position
-            mask_BTS = torch.arange(stop, device=device) <= position_BT[..., None]
-        else:  # columns seen are those of this forward, padding excluded
-            mask_BTS = token_BT[:, None].expand(-1, T, -1)
-            if self.config.causal:
-                mask_BTS = mask_BTS & (column_T <= column_T[:, None])
+        token_BT = column_T >= pads_B1
+        slot_BT = lengths_B1 - pads_B1 + column_T  # means nothing in padding
+        if among_BTT is None:
+            among_BTT = torch.ones(T, T, dtype=torch.bool, device=device)
+            among_BTT = among_BTT.tril() if self.config.causal else among_BTT
+        among_BTT = (among_BTT & token_BT[:, None]).expand(len(lengths), T, T)
+        if stored:  # what is seen are slots: all of the past, and of the new ones those that `among_BTT` names
+            slot_S = torch.arange(stop, device=device)
+            column_BS = slot_S - lengths_B1 + pads_B1  # where slot S comes from, when it is new
+            is_new_BS = (slot_S >= lengths_B1) & (column_BS < T)
+            new_BTS = among_BTT.gather(2, column_BS.clamp(0, T - 1)[:, None].expand(-1, T, -1))
+            mask_BTS = (slot_S < lengths_B1)[:, None] | (new_BTS & is_new_BS[:, None])
+        else:
+            mask_BTS = among_BTT
         mask_BTS = mask_BTS | ~token_BT[..., None]  # padding sees anything: an empty row would be 0 / 0
-        place_BT = position_BT.clamp(min=0)
+        place_BT = (slot_BT if positions_BT is None else positions_BT.expand(len(lengths), T)).clamp(min=0)
         row, column = token_BT.nonzero(as_tuple=True)
         return Span(
             batch_size=len(lengths),
-            cos_B1TD=self.cos_SD[place_BT][:, None],
-            sin_B1TD=self.sin_SD[place_BT][:, None],
+            num_tokens=added,
+            write=write,
+            rotary=[(cos[place_BT][:, None], sin[place_BT][:, None]) for cos, sin in self._tables],
             start=None,
             stop=stop,
             mask_B1TS=mask_BTS[:, None],
             is_causal=False,
-            pads_B=pads_B if min(added) < T else None,
-            scatter=(row, column, position_BT[row, column]),
+            pads_B=pads_B1[:, 0] if min(added) < T else None,
+            position_BT=place_BT,
+            scatter=(row, column, slot_BT[row, column]),
         )
 
     def kernels(self) -> str:

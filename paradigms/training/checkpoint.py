@@ -104,7 +104,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 def model_config(card: Mapping[str, Any]) -> ModelConfig:
     """The config a card describes; fields that did not exist when it was written keep their defaults."""
-    return ModelConfig(**card["model"])
+    return ModelConfig.from_dict(card["model"])
 
 
 def config_dict(config: ModelConfig) -> dict[str, Any]:

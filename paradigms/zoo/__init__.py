@@ -43,8 +43,20 @@ def find(config: ModelConfig) -> tuple[Path, dict[str, Any]]:
 
 def differences(wanted: ModelConfig, found: ModelConfig) -> str:
     """Fields in which two configs differ, as `d_model is 128 there, not 256`; empty when they are the same network."""
-    left, right = checkpoint.config_dict(wanted), checkpoint.config_dict(found)
-    return ", ".join(f"{name} is {right[name]} there, not {left[name]}" for name in left if left[name] != right[name])
+    left, right = (_flat(checkpoint.config_dict(config)) for config in (wanted, found))
+    return ", ".join(
+        f"{name} is {right.get(name)} there, not {left.get(name)}"
+        for name in {**left, **right}
+        if left.get(name) != right.get(name)
+    )
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields as `attention.num_heads`."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
 
 
 def publish(folder: Path, name: str, additions: dict[str, Any]) -> Path:

@@ -11,6 +11,7 @@ import torch
 from paradigms.decoding.autoregressive import Autoregressive
 from paradigms.decoding.masked_diffusion import MaskedDiffusion
 from paradigms.models.config import ModelConfig
+from paradigms.models.mamba2 import Mamba2Config
 from paradigms.paradigm import Request
 
 V, BOS, EOS, MASK = 40, 0, 1, 2
@@ -27,7 +28,8 @@ class Vocabulary:
 def build(*, noise=None, block="AF", dtype=torch.float64):
     torch.manual_seed(0)
     config = ModelConfig(
-        vocab_size=V, d_model=64, block=block, num_blocks=2, max_positions=64, chunk_len=8,
+        vocab_size=V, d_model=64, block=block, num_blocks=2, max_positions=64,
+        mamba2=Mamba2Config(chunk_len=8) if "M" in block else None,
         causal=noise is None, noise=noise, shift_logits=noise is not None,
     )  # fmt: skip
     model = config.build()

@@ -12,7 +12,9 @@ from paradigms.engines.transformers_generate import TransformersGenerate
 from paradigms.measure.clock import HostClock
 from paradigms.measure.memory import peak_memory
 from paradigms.measure.timeline import record
+from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
+from paradigms.models.feed_forward import FeedForwardConfig
 from paradigms.paradigm import Request
 
 V, MASK, EOS = 50, 2, 1
@@ -27,7 +29,13 @@ class Vocabulary:
 
 def build(**changes) -> torch.nn.Module:
     torch.manual_seed(0)
-    sizes = {"vocab_size": V, "d_model": 32, "num_blocks": 2, "ff_width": 48, "max_positions": 64}
+    sizes = {
+        "vocab_size": V,
+        "d_model": 32,
+        "num_blocks": 2,
+        "feed_forward": FeedForwardConfig(width=48),
+        "max_positions": 64,
+    }
     model = ModelConfig(**sizes | changes).build()
     with torch.no_grad():  # strong layers, or a tied head repeats the last token and greedy texts tell nothing
         for parameter in model.parameters():
@@ -38,7 +46,7 @@ def build(**changes) -> torch.nn.Module:
 
 @pytest.fixture(scope="module")
 def model():
-    return build(num_heads=4, num_kv_heads=2)
+    return build(attention=AttentionConfig(num_kv_heads=2))
 
 
 def requests(*prompts, max_new_tokens=12, **options) -> list[Request]:
@@ -56,7 +64,9 @@ def run(model, decoder, batch):
     return record(NativeParadigm(model, decoder, Vocabulary()), batch, clock=HostClock())
 
 
-@pytest.mark.parametrize("changes", [{}, {"num_kv_heads": 1, "rope_theta": 500.0}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"attention": AttentionConfig(num_kv_heads=1, rope_theta=500.0)}, {"tied_head": False}]
+)
 def test_logits_are_those_of_the_native_model(changes):
     native = build(**changes)
     tokens = torch.randint(0, V, (3, 20), generator=torch.Generator().manual_seed(1))

@@ -7,15 +7,17 @@ import itertools
 import pytest
 import torch
 
+from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
+from paradigms.models.mamba2 import Mamba2Config
 
 BASE = {"vocab_size": 50, "d_model": 64, "max_positions": 64}
 VARIANTS = [
     {"block": "AF"},
-    {"block": "AF", "num_kv_heads": 1},
-    {"block": "AF", "num_heads": 8, "num_kv_heads": 2},
+    {"block": "AF", "attention": AttentionConfig(num_kv_heads=1)},
+    {"block": "AF", "attention": AttentionConfig(num_heads=8, num_kv_heads=2)},
     {"block": "M"},
-    {"block": "M", "num_groups": 2, "d_state": 12, "ssm_head_dim": 16, "d_conv": 3},
+    {"block": "M", "mamba2": Mamba2Config(num_groups=2, d_state=12, head_dim=16, d_conv=3)},
     {"block": "MAF"},
     {"block": "AF", "causal": False, "noise": "absorbing"},
 ]
@@ -47,7 +49,7 @@ def test_state_bytes_by_formula_are_the_tensors(variant, dtype):
 
 
 def test_kv_bytes_are_two_layers_length_heads_width():
-    config = ModelConfig(**BASE, block="AF", num_blocks=3, num_heads=8, num_kv_heads=2)
+    config = ModelConfig(**BASE, block="AF", num_blocks=3, attention=AttentionConfig(num_heads=8, num_kv_heads=2))
     assert config.state_bytes(batch_size=5, length=7, itemsize=4) == 2 * 3 * 7 * 2 * 8 * 5 * 4
 
 
@@ -69,9 +71,10 @@ def test_widths_are_solved_for_a_parameter_count(variant, target):
     [
         ({"block": "AX"}, ["model.block", "AX", "attention"]),
         ({"block": ""}, ["model.block"]),
-        ({"num_heads": 5}, ["d_model=64", "num_heads=5"]),
-        ({"num_kv_heads": 3}, ["num_kv_heads=3", "num_heads=4"]),
-        ({"block": "M", "ssm_head_dim": 48}, ["ssm_head_dim=48", "128"]),
+        ({"attention": AttentionConfig(num_heads=5)}, ["d_model=64", "num_heads=5"]),
+        ({"attention": AttentionConfig(num_kv_heads=3)}, ["num_kv_heads=3", "num_heads=4"]),
+        ({"block": "M", "mamba2": Mamba2Config(head_dim=48)}, ["head_dim=48", "128"]),
+        ({"block": "AF", "mamba2": Mamba2Config()}, ["model.mamba2", "AF", "leave it out"]),
         ({"block": "M", "causal": False}, ["model.causal=true"]),
         ({"noise": "absorbing"}, ["model.causal=false"]),
         ({"noise": "salt", "causal": False}, ["salt", "absorbing"]),

@@ -13,32 +13,26 @@ from hypothesis import strategies as st
 
 from paradigms import zoo
 from paradigms.models import kernels, ssd
+from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
+from paradigms.models.mamba2 import Mamba2Config
 from paradigms.models.stack import Model
 from paradigms.training import checkpoint
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 V = 50
+SIZES = {"vocab_size": V, "d_model": 64, "num_blocks": 2, "max_positions": 64}
 CONFIGS = {
-    "attention": ModelConfig(vocab_size=V, d_model=64, num_blocks=3, max_positions=64),
-    "grouped-query": ModelConfig(vocab_size=V, d_model=64, num_blocks=2, num_kv_heads=2, max_positions=64),
-    "multi-query": ModelConfig(vocab_size=V, d_model=64, num_blocks=2, num_kv_heads=1, max_positions=64),
-    "mamba2": ModelConfig(vocab_size=V, d_model=64, block="M", num_blocks=3, chunk_len=8, max_positions=64),
+    "attention": ModelConfig(**SIZES),
+    "grouped-query": ModelConfig(**SIZES, attention=AttentionConfig(num_kv_heads=2)),
+    "multi-query": ModelConfig(**SIZES, attention=AttentionConfig(num_kv_heads=1, head_dim=24), tied_head=False),
+    "no positions": ModelConfig(**SIZES, attention=AttentionConfig(rope_theta=None)),
+    "mamba2": ModelConfig(**SIZES, block="MM", mamba2=Mamba2Config(chunk_len=8)),
     "mamba2 groups": ModelConfig(
-        vocab_size=V,
-        d_model=64,
-        block="M",
-        num_groups=2,
-        d_state=16,
-        ssm_head_dim=16,
-        num_blocks=2,
-        chunk_len=5,
-        max_positions=64,
+        **SIZES, block="M", mamba2=Mamba2Config(num_groups=2, d_state=16, head_dim=16, chunk_len=5)
     ),
-    "denoiser": ModelConfig(
-        vocab_size=V, d_model=64, num_blocks=2, causal=False, noise="absorbing", shift_logits=True, max_positions=64
-    ),
-    "hybrid": ModelConfig(vocab_size=V, d_model=64, block="AMF", num_blocks=2, chunk_len=8, max_positions=64),
+    "denoiser": ModelConfig(**SIZES, causal=False, noise="absorbing", shift_logits=True),
+    "hybrid": ModelConfig(**SIZES, block="AMF", mamba2=Mamba2Config(chunk_len=8)),
 }
 
 

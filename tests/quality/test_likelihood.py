@@ -190,7 +190,7 @@ def test_causal_likelihood_is_exact(batch_size):
 
 def small(**changes) -> torch.nn.Module:
     torch.manual_seed(0)
-    config = ModelConfig(vocab_size=12, d_model=16, num_blocks=1, ff_width=16, max_positions=16, **changes)
+    config = ModelConfig(vocab_size=12, d_model=16, num_blocks=1, max_positions=16, **changes)
     return config.build().double()
 
 

@@ -13,18 +13,21 @@ import torch
 
 from paradigms.data.stream import EvaluationWindows
 from paradigms.models.config import ModelConfig
+from paradigms.models.mamba2 import Mamba2Config
 from paradigms.models.stack import Model
 from paradigms.quality.likelihood import evaluate
 from paradigms.training.objectives import MIN_TIME, masked_loss, next_token_loss, stratified_times
 
 V, MASK, L = 7, 2, 5
-SIZES = {"vocab_size": V, "d_model": 32, "num_blocks": 2, "num_heads": 2, "num_kv_heads": 2, "max_positions": 64}
+SIZES = {"vocab_size": V, "d_model": 32, "num_blocks": 2, "max_positions": 64}
 TEXT = (0, 3, 5, 3, 6, 1)  # begin-of-text and L tokens
 
 
-@pytest.mark.parametrize("block", ["AF", "M"])
-def test_next_token_loss_is_the_mean_over_tokens_of_what_each_costs(block):
-    model = tiny.random_model(ModelConfig(**SIZES, block=block, ssm_head_dim=16, d_state=8, chunk_len=4))
+@pytest.mark.parametrize(
+    "parts", [{}, {"block": "M", "mamba2": Mamba2Config(head_dim=16, d_state=8, chunk_len=4)}], ids=["AF", "M"]
+)
+def test_next_token_loss_is_the_mean_over_tokens_of_what_each_costs(parts):
+    model = tiny.random_model(ModelConfig(**SIZES, **parts))
     tokens_BT = torch.randint(3, V, (3, 9), generator=torch.Generator().manual_seed(0))
     nats = [
         -model(tokens_BT[row : row + 1, :column])[0, -1].log_softmax(-1)[tokens_BT[row, column]].item()

@@ -17,6 +17,7 @@ from paradigms.build import build
 from paradigms.cli import compose
 from paradigms.data.stream import evaluation_windows
 from paradigms.data.tokenizers import BOS_ID, EOS_ID, ByteTokenizer, Tokenizer
+from paradigms.models.feed_forward import FeedForwardConfig
 from paradigms.quality.likelihood import evaluate
 from paradigms.training import checkpoint
 from paradigms.weights import Wanted, Zoo
@@ -152,8 +153,8 @@ def test_another_config_is_told_the_nearest_and_what_differs(own: Path, tmp_path
     for name in tiny.MODELS:
         publish(name, tmp_path)
     with pytest.raises(ValueError) as error:
-        Zoo().checkpoint_id(wanted("diffusion", ff_width=72))
-    assert "the nearest is diffusion (ff_width is 64 there, not 72)" in str(error.value)
+        Zoo().checkpoint_id(wanted("diffusion", feed_forward=FeedForwardConfig(width=72)))
+    assert "the nearest is diffusion (feed_forward.width is 64 there, not 72)" in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -172,4 +173,6 @@ def test_a_solved_width_is_the_same_network_as_a_given_one(own: Path, tmp_path: 
     """The zoo is found by what a network is, not by how its config was written."""
     publish("ar", tmp_path)
     target = tiny.MODELS["ar"].num_parameters()
-    assert zoo.find(dataclasses.replace(tiny.MODELS["ar"], ff_width=8, target_parameters=target))[0] == own / "ar"
+    narrow = FeedForwardConfig(width=8)
+    solved = dataclasses.replace(tiny.MODELS["ar"], feed_forward=narrow, target_parameters=target)
+    assert zoo.find(solved)[0] == own / "ar"

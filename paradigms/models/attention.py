@@ -1,0 +1,130 @@
+"""Multi-head, grouped-query and multi-query attention with rotary positions: one class, told apart by `num_kv_heads`.
+
+Dimension letters: B batch, T tokens in, R = B T rows, S slots seen, H query heads, K key-value heads, D head width, E
+model width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from paradigms.models.kernels import product
+from paradigms.models.layers import Rotary, Span, matrix, positive, rotate
+from paradigms.models.state import SlotState, StateSpec
+
+if TYPE_CHECKING:
+    from paradigms.models.config import ModelConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """Attention layer.
+
+    Attributes:
+        num_heads, num_kv_heads: query heads, and heads of keys and values that they share in equal groups; None is one
+            each (multi-head).
+        head_dim: width of a head; None is d_model / num_heads.
+        rope_theta: base of the rotary frequencies; None leaves positions out.
+    """
+
+    num_heads: int = 4
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    rope_theta: float | None = 10_000.0
+
+    key: ClassVar[str] = "attention"
+    recurrent: ClassVar[bool] = False
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+    def width(self, d_model: int) -> int:
+        """Width of one head."""
+        return self.head_dim or d_model // self.num_heads
+
+    def check(self, model: ModelConfig) -> None:
+        """Raise ValueError for sizes that do not go together."""
+        key = f"model.{self.key}"
+        positive(key, num_heads=self.num_heads, num_kv_heads=self.kv_heads, head_dim=self.head_dim or 1)
+        if (self.head_dim is None and model.d_model % self.num_heads) or self.width(model.d_model) % 2:
+            raise ValueError(
+                f"model.d_model={model.d_model} does not split into {key}.num_heads={self.num_heads} heads of even "
+                f"width; change one of them, or set {key}.head_dim"
+            )
+        if self.num_heads % self.kv_heads:
+            raise ValueError(f"{key}.num_kv_heads={self.num_kv_heads} must divide num_heads={self.num_heads}")
+
+    def num_parameters(self, d_model: int) -> int:
+        return d_model * (2 * self.num_heads + 2 * self.kv_heads) * self.width(d_model)
+
+    def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
+        """2 x kv_heads x head_dim numbers a position, of one row."""
+        return 2 * self.kv_heads * self.width(d_model) * length * itemsize
+
+    def rotary(self, d_model: int) -> Rotary | None:
+        return None if self.rope_theta is None else Rotary(dim=self.width(d_model), theta=self.rope_theta)
+
+    def build(self, model: ModelConfig, shared: nn.ModuleDict) -> Attention:
+        return Attention(self, model)
+
+
+class KVCache(SlotState):
+    """Keys and values of one attention layer."""
+
+    names = ("keys_BKSD", "values_BKSD")
+    slot_dim = 2
+
+    def __init__(self, keys_BKSD: Tensor, values_BKSD: Tensor) -> None:
+        self.keys_BKSD, self.values_BKSD = keys_BKSD, values_BKSD
+
+    def through(self, k_BKTD: Tensor, v_BKTD: Tensor, span: Span) -> tuple[Tensor, Tensor]:
+        """Keys and values of all slots up to span.stop; the new ones are stored, or only looked at on a copy."""
+        keys, values = self.keys_BKSD, self.values_BKSD
+        if not span.write:
+            keys, values = keys.clone(), values.clone()
+        if span.scatter is None:
+            keys[:, :, span.start : span.stop] = k_BKTD
+            values[:, :, span.start : span.stop] = v_BKTD
+        else:
+            row, column, slot = span.scatter
+            keys[row, :, slot] = k_BKTD[row, :, column]
+            values[row, :, slot] = v_BKTD[row, :, column]
+        return keys[:, :, : span.stop], values[:, :, : span.stop]
+
+
+class Attention(nn.Module):
+    """Multi-head attention with rotary positions; `num_kv_heads` below `num_heads` makes it grouped or multi-query."""
+
+    table = 0  # of the model's rotary tables; the stack sets it
+
+    def __init__(self, config: AttentionConfig, model: ModelConfig) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads = config.num_heads, config.kv_heads
+        self.head_dim = config.width(model.d_model)
+        self.rotary = config.rotary(model.d_model)
+        self.qkv = matrix(model.d_model, (config.num_heads + 2 * config.kv_heads) * self.head_dim)
+        self.out = matrix(config.num_heads * self.head_dim, model.d_model)
+
+    def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> KVCache:
+        shape = (batch_size, self.num_kv_heads, capacity, self.head_dim)
+        return KVCache(*(torch.zeros(shape, device=spec.device, dtype=spec.dtype) for _ in range(2)))
+
+    def forward(self, x_RE: Tensor, span: Span, cache: KVCache | None) -> Tensor:
+        H, K = self.num_heads, self.num_kv_heads
+        qkv_BHTD = (x_RE @ self.qkv).view(span.batch_size, -1, H + 2 * K, self.head_dim).transpose(1, 2)
+        qk_BHTD, v_BKSD = qkv_BHTD[:, : H + K], qkv_BHTD[:, H + K :]
+        if self.rotary is not None:
+            qk_BHTD = rotate(qk_BHTD, *span.rotary[self.table])
+        q_BHTD, k_BKSD = qk_BHTD[:, :H], qk_BHTD[:, H:]
+        if cache is not None:
+            k_BKSD, v_BKSD = cache.through(k_BKSD, v_BKSD, span)
+        y_BHTD = F.scaled_dot_product_attention(
+            q_BHTD, k_BKSD, v_BKSD, attn_mask=span.mask_B1TS, is_causal=span.is_causal, enable_gqa=K != H
+        )
+        return product(y_BHTD.transpose(1, 2).reshape(-1, H * self.head_dim), self.out)

@@ -1,0 +1,62 @@
+"""Feed-forward layer: SwiGLU.
+
+Dimension letters: R rows, E model width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from paradigms.models.kernels import product
+from paradigms.models.layers import Span, matrix, positive
+from paradigms.models.state import StateSpec
+
+if TYPE_CHECKING:
+    from paradigms.models.config import ModelConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedForwardConfig:
+    """Feed-forward layer.
+
+    Attributes:
+        width: inner width.
+    """
+
+    width: int = 344
+
+    key: ClassVar[str] = "feed_forward"
+    recurrent: ClassVar[bool] = False
+    free: ClassVar[tuple[str, int]] = ("width", 8)  # what target_parameters solves for, and in which steps
+
+    def check(self, model: ModelConfig) -> None:
+        positive(f"model.{self.key}", width=self.width)
+
+    def num_parameters(self, d_model: int) -> int:
+        return 3 * d_model * self.width
+
+    def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
+        return 0
+
+    def build(self, model: ModelConfig, shared: nn.ModuleDict) -> FeedForward:
+        return FeedForward(model.d_model, self.width)
+
+
+class FeedForward(nn.Module):
+    """SwiGLU (2002.05202): down(silu(gate(x)) x up(x)), gate and up in one matrix."""
+
+    def __init__(self, d_model: int, width: int) -> None:
+        super().__init__()
+        self.gate_up = matrix(d_model, 2 * width)
+        self.down = matrix(width, d_model)
+
+    def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> None:
+        return None
+
+    def forward(self, x_RE: Tensor, span: Span, state: None) -> Tensor:
+        gate, up = (x_RE @ self.gate_up).chunk(2, -1)
+        return product(F.silu(gate) * up, self.down)
