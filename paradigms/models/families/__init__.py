@@ -1,0 +1,28 @@
+"""Families of other people's models that the native stack computes; see `family`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paradigms.models.config import ModelConfig
+from paradigms.models.families.family import Entry, Family, to_native, to_theirs
+from paradigms.models.families.llama import Llama
+
+FAMILIES: tuple[Family, ...] = (Llama(),)
+
+__all__ = ["FAMILIES", "Entry", "Family", "family_of", "family_of_native", "to_native", "to_theirs"]
+
+
+def family_of(config: Mapping[str, Any]) -> Family | None:
+    """The family that reads a transformers config, or None."""
+    return next((family for family in FAMILIES if config.get("model_type") in family.model_types), None)
+
+
+def family_of_native(config: ModelConfig) -> tuple[Family, dict[str, Any]] | None:
+    """A family that has this network, and its transformers config; None when transformers has no such model."""
+    for family in FAMILIES:
+        theirs = family.to_transformers(config)
+        if theirs is not None:
+            return family, theirs
+    return None

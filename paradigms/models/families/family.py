@@ -1,0 +1,109 @@
+"""Other people's names for our tensors: one table a family of models, read in both directions.
+
+A family says which `transformers` models it covers, how their config becomes ours and back, and which of their tensors
+each of ours is made of. From that one table a checkpoint is loaded into the native stack, and a native model is handed
+to `transformers` as the very same function, so that a peer runs on equal weights.
+
+Theirs are [out, in], as torch's linear layers; ours [in, out]. Ours may join several of theirs along the outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from paradigms.models.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of ours and the tensors of theirs that it is made of.
+
+    Attributes:
+        ours: its name in the native state dict.
+        theirs: their names, joined along our last dimension.
+        sizes: width of each of theirs along it; needed when there are several.
+        transpose: whether theirs lies the other way round.
+        order: theirs[..., order] is ours, for the joined outputs; None leaves them as they are.
+        shape: shape of theirs when it is not ours transposed (a convolution's [C, 1, K]).
+    """
+
+    ours: str
+    theirs: tuple[str, ...]
+    sizes: tuple[int, ...] = ()
+    transpose: bool = False
+    order: tuple[int, ...] | None = None
+    shape: tuple[int, ...] | None = None
+
+    def to_ours(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        parts = [tensors[name] for name in self.theirs]
+        if self.transpose:
+            parts = [part.t() for part in parts]
+        value = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        if self.shape is not None:
+            value = value.reshape([size for size in value.shape if size != 1])
+        return (value if self.order is None else value[..., list(self.order)]).contiguous()
+
+    def to_theirs(self, value: Tensor) -> dict[str, Tensor]:
+        if self.order is not None:
+            back = torch.tensor(self.order).argsort()
+            value = value[..., back]
+        parts = [value] if len(self.theirs) == 1 else list(value.split(list(self.sizes), -1))
+        if self.transpose:
+            parts = [part.t() for part in parts]
+        if self.shape is not None:
+            parts = [part.reshape(self.shape) for part in parts]
+        return {name: part.contiguous() for name, part in zip(self.theirs, parts, strict=True)}
+
+
+class Family(Protocol):
+    """Models that share a table of names."""
+
+    model_types: tuple[str, ...]  # `model_type` of the transformers configs it reads
+
+    def from_transformers(self, config: Mapping[str, Any]) -> ModelConfig:
+        """Our config for theirs, as a dictionary (the contents of config.json, defaults filled in).
+
+        Raises:
+            ValueError: something in it that the native stack does not compute.
+        """
+        ...
+
+    def to_transformers(self, config: ModelConfig) -> dict[str, Any] | None:
+        """Their config, `model_type` included, for ours; None when this family has no such network."""
+        ...
+
+    def entries(self, config: ModelConfig) -> Iterable[Entry]:
+        """All tensors."""
+        ...
+
+
+def to_native(family: Family, config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Native state dict of a checkpoint of theirs.
+
+    Raises:
+        ValueError: tensors that the table needs are missing, or there are others than it knows.
+    """
+    entries = list(family.entries(config))
+    needed = {name for entry in entries for name in entry.theirs}
+    if missing := sorted(needed - tensors.keys()):
+        raise ValueError(f"the checkpoint lacks {', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}")
+    ignored = {"lm_head.weight"} if config.tied_head else set()
+    if unknown := sorted(tensors.keys() - needed - ignored):
+        raise ValueError(
+            f"the checkpoint has tensors that the native stack does not compute with: {', '.join(unknown[:5])}"
+            f"{' …' if len(unknown) > 5 else ''}"
+        )
+    return {entry.ours: entry.to_ours(tensors) for entry in entries}
+
+
+def to_theirs(family: Family, config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Their state dict of a native one; with a tied head, `lm_head.weight` is left to their own tying."""
+    found: dict[str, Tensor] = {}
+    for entry in family.entries(config):
+        found |= entry.to_theirs(tensors[entry.ours])
+    return found
