@@ -61,6 +61,11 @@ class Span:
         position_BT: positions [B, T] of the columns, meaningless in padding; None when every row starts at `start`.
         scatter: (row index, column index, slot index) of every token, when rows write different slots.
         embedded_RE: what the embedding said, for layers that read it again.
+        on_device: one token a row, in a step that is compiled or captured once and run at every length. Then `start`
+            and `pads_B` are None, `stop` is fixed for many steps, and position_BT (= the length of each row), mask_B1TS
+            and `scatter` are computed on the device. A mixer may use no other number that changes from step to step
+            (no Python int, no `.item()`), takes the token up by changing the tensors of its state in place, and
+            makes no copy for a mark: a marked state is stepped eagerly.
     """
 
     batch_size: int
@@ -75,6 +80,7 @@ class Span:
     position_BT: Tensor | None
     scatter: tuple[Tensor, Tensor, Tensor] | None
     embedded_RE: Tensor | None = None
+    on_device: bool = False
     memo: dict[object, object] = field(default_factory=dict)  # what one layer worked out and others of its kind reuse
 
 
