@@ -6,6 +6,7 @@ model width.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paradigms.models.kernels import product
-from paradigms.models.layers import Rotary, Span, matrix, positive, rotate
+from paradigms.models.layers import Span, matrix, positive, rms_norm
+from paradigms.models.rotary import RopeScaling, Rotary, rotate
 from paradigms.models.state import SlotState, StateSpec
 
 if TYPE_CHECKING:
@@ -30,15 +32,25 @@ class AttentionConfig:
             each (multi-head).
         head_dim: width of a head; None is d_model / num_heads.
         rope_theta: base of the rotary frequencies; None leaves positions out.
+        rope_scaling: how they are stretched beyond the length of training; None leaves them.
+        qkv_bias: add a bias to queries, keys and values (Qwen2).
+        qk_norm: RMS-normalise each head's queries and keys before they are turned (Qwen3).
     """
 
     num_heads: int = 4
     num_kv_heads: int | None = None
     head_dim: int | None = None
     rope_theta: float | None = 10_000.0
+    rope_scaling: RopeScaling | None = None
+    qkv_bias: bool = False
+    qk_norm: bool = False
 
     key: ClassVar[str] = "attention"
     recurrent: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rope_scaling, Mapping):  # as a model card has it
+            object.__setattr__(self, "rope_scaling", RopeScaling(**self.rope_scaling))
 
     @property
     def kv_heads(self) -> int:
@@ -59,16 +71,23 @@ class AttentionConfig:
             )
         if self.num_heads % self.kv_heads:
             raise ValueError(f"{key}.num_kv_heads={self.num_kv_heads} must divide num_heads={self.num_heads}")
+        if self.rope_scaling is not None and self.rope_theta is None:
+            raise ValueError(f"{key}.rope_scaling stretches rotary positions; set {key}.rope_theta, or leave it out")
 
     def num_parameters(self, d_model: int) -> int:
-        return d_model * (2 * self.num_heads + 2 * self.kv_heads) * self.width(d_model)
+        width = self.width(d_model)
+        joined = (self.num_heads + 2 * self.kv_heads) * width
+        extra = self.qkv_bias * joined + self.qk_norm * 2 * width
+        return d_model * (joined + self.num_heads * width) + extra
 
     def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
         """2 x kv_heads x head_dim numbers a position, of one row."""
         return 2 * self.kv_heads * self.width(d_model) * length * itemsize
 
     def rotary(self, d_model: int) -> Rotary | None:
-        return None if self.rope_theta is None else Rotary(dim=self.width(d_model), theta=self.rope_theta)
+        if self.rope_theta is None:
+            return None
+        return Rotary(dim=self.width(d_model), theta=self.rope_theta, scaling=self.rope_scaling)
 
     def build(self, model: ModelConfig, shared: nn.ModuleDict) -> Attention:
         return Attention(self, model)
@@ -108,7 +127,13 @@ class Attention(nn.Module):
         self.num_heads, self.num_kv_heads = config.num_heads, config.kv_heads
         self.head_dim = config.width(model.d_model)
         self.rotary = config.rotary(model.d_model)
-        self.qkv = matrix(model.d_model, (config.num_heads + 2 * config.kv_heads) * self.head_dim)
+        joined = (config.num_heads + 2 * config.kv_heads) * self.head_dim
+        self.qkv = matrix(model.d_model, joined)
+        self.qkv_bias = nn.Parameter(torch.zeros(joined)) if config.qkv_bias else None
+        self.q_norm, self.k_norm = (
+            nn.Parameter(torch.ones(self.head_dim)) if config.qk_norm else None for _ in range(2)
+        )
+        self.norm_eps = model.norm_eps
         self.out = matrix(config.num_heads * self.head_dim, model.d_model)
 
     def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> KVCache:
@@ -117,8 +142,11 @@ class Attention(nn.Module):
 
     def forward(self, x_RE: Tensor, span: Span, cache: KVCache | None) -> Tensor:
         H, K = self.num_heads, self.num_kv_heads
-        qkv_BHTD = (x_RE @ self.qkv).view(span.batch_size, -1, H + 2 * K, self.head_dim).transpose(1, 2)
+        qkv_RX = x_RE @ self.qkv if self.qkv_bias is None else torch.addmm(self.qkv_bias, x_RE, self.qkv)
+        qkv_BHTD = qkv_RX.view(span.batch_size, -1, H + 2 * K, self.head_dim).transpose(1, 2)
         qk_BHTD, v_BKSD = qkv_BHTD[:, : H + K], qkv_BHTD[:, H + K :]
+        if self.q_norm is not None:
+            qk_BHTD = self._normed(qk_BHTD)
         if self.rotary is not None:
             qk_BHTD = rotate(qk_BHTD, *span.rotary[self.table])
         q_BHTD, k_BKSD = qk_BHTD[:, :H], qk_BHTD[:, H:]
@@ -128,3 +156,11 @@ class Attention(nn.Module):
             q_BHTD, k_BKSD, v_BKSD, attn_mask=span.mask_B1TS, is_causal=span.is_causal, enable_gqa=K != H
         )
         return product(y_BHTD.transpose(1, 2).reshape(-1, H * self.head_dim), self.out)
+
+    def _normed(self, qk_BHTD: Tensor) -> Tensor:
+        assert self.q_norm is not None and self.k_norm is not None
+        q_BHTD, k_BKTD = qk_BHTD.split((self.num_heads, self.num_kv_heads), 1)
+        q_BHTD, k_BKTD = (
+            rms_norm(x, norm, self.norm_eps) for x, norm in ((q_BHTD, self.q_norm), (k_BKTD, self.k_norm))
+        )
+        return torch.cat((q_BHTD, k_BKTD), 1)

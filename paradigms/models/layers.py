@@ -12,6 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paradigms.models.rotary import Rotary as Rotary
+from paradigms.models.rotary import rotate as rotate
+
 
 def matrix(num_inputs: int, num_outputs: int) -> nn.Parameter:
     """Weights [in, out], used as x @ weights; the stack initialises them.
@@ -82,30 +85,6 @@ class Span:
     embedded_RE: Tensor | None = None
     on_device: bool = False
     memo: dict[object, object] = field(default_factory=dict)  # what one layer worked out and others of its kind reuse
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rotary:
-    """Rotary positions (2104.09864): which angles.
-
-    Attributes:
-        dim: width that is turned.
-        theta: base of the frequencies.
-    """
-
-    dim: int
-    theta: float = 10_000.0
-
-    def tables(self, num_positions: int) -> tuple[Tensor, Tensor]:
-        """cos and sin [positions, dim], float64, halves side by side, first sin half negated."""
-        frequency = self.theta ** (-torch.arange(0, self.dim, 2, dtype=torch.float64) / self.dim)
-        angle = torch.arange(num_positions, dtype=torch.float64)[:, None] * frequency
-        return torch.cat((angle.cos(), angle.cos()), -1), torch.cat((-angle.sin(), angle.sin()), -1)
-
-
-def rotate(x_BHTD: Tensor, cos_B1TD: Tensor, sin_B1TD: Tensor) -> Tensor:
-    """Queries or keys, turned by the angles of their positions."""
-    return torch.addcmul(x_BHTD * cos_B1TD, x_BHTD.roll(x_BHTD.shape[-1] // 2, -1), sin_B1TD)
 
 
 def positive(owner: str, **values: float) -> None:
