@@ -125,15 +125,24 @@ class ModelConfig:
         """Config of a layer."""
         return getattr(self, LAYERS[letter].key)
 
+    @property
+    def parts(self) -> list[Any]:
+        """Config of each layer in turn; a kind whose layers differ has `at(n)`, n counting its kind in a block."""
+        parts, seen = [], dict.fromkeys(self.block, 0)
+        for letter in self.block:
+            part = self.part(letter)
+            parts.append(part.at(seen[letter]) if hasattr(part, "at") else part)
+            seen[letter] += 1
+        return parts * self.num_blocks
+
     # Counts
 
     def num_parameters(self) -> int:
-        """All parameters; an embedding that is the output head too is counted once."""
-        layers = sum(
-            self.layers.count(letter) * (self.d_model + self.part(letter).num_parameters(self.d_model))
-            for letter in set(self.layers)
-        )
-        return (1 if self.tied_head else 2) * self.vocab_size * self.d_model + self.d_model + layers
+        """All parameters; an embedding that is the output head too, and what layers share, are counted once."""
+        layers = sum(self.d_model + part.num_parameters(self.d_model) for part in self.parts)
+        kinds = [self.part(letter) for letter in sorted(set(self.block))]
+        shared = sum(kind.shared_parameters(self.d_model) for kind in kinds if hasattr(kind, "shared_parameters"))
+        return (1 if self.tied_head else 2) * self.vocab_size * self.d_model + self.d_model + layers + shared
 
     def state_bytes(self, *, batch_size: int, length: int, itemsize: int) -> int:
         """Bytes that must be kept after `length` positions so that the next step needs no look back.
@@ -142,10 +151,7 @@ class ModelConfig:
         """
         if not self.causal:
             return 0
-        return batch_size * sum(
-            self.layers.count(letter) * self.part(letter).state_bytes(self.d_model, length=length, itemsize=itemsize)
-            for letter in set(self.layers)
-        )
+        return batch_size * sum(part.state_bytes(self.d_model, length=length, itemsize=itemsize) for part in self.parts)
 
     # Building
 

@@ -25,14 +25,25 @@ from paradigms.models.state import Form, LayerState, State, StateSpec, initial_c
 class Layer(nn.Module):
     """x + mixer(norm(x))."""
 
-    def __init__(self, letter: str, config: ModelConfig, shared: nn.ModuleDict) -> None:
+    def __init__(self, part: Any, config: ModelConfig, shared: nn.ModuleDict) -> None:
         super().__init__()
         self.norm = nn.Parameter(torch.ones(config.d_model))
         self.norm_eps = config.norm_eps
-        self.mixer: Any = config.part(letter).build(config, shared)
+        self.mixer: Any = part.build(config, shared)
 
     def forward(self, x_RE: Tensor, span: Span, state: LayerState | None) -> Tensor:
         return x_RE + self.mixer(rms_norm(x_RE, self.norm, self.norm_eps), span, state)
+
+
+class StreamLayer(nn.Module):
+    """x + mixer(x), for a mixer that reads the residual stream as it is and applies its norm further in."""
+
+    def __init__(self, part: Any, config: ModelConfig, shared: nn.ModuleDict) -> None:
+        super().__init__()
+        self.mixer: Any = part.build(config, shared)
+
+    def forward(self, x_RE: Tensor, span: Span, state: LayerState | None) -> Tensor:
+        return x_RE + self.mixer(x_RE, span, state)
 
 
 class Model(nn.Module):
@@ -43,7 +54,7 @@ class Model(nn.Module):
         self.config = config
         self.embedding = matrix(config.d_model, config.vocab_size)  # [E, V]: laid out for the head, its larger use
         self.shared = nn.ModuleDict()  # what several layers use; they refer to it without owning it
-        self.layers = nn.ModuleList(Layer(letter, config, self.shared) for letter in config.layers)
+        self.layers = nn.ModuleList(_layer(part, config, self.shared) for part in config.parts)
         self.norm = nn.Parameter(torch.ones(config.d_model))
         if not config.tied_head:
             self.head = matrix(config.d_model, config.vocab_size)
@@ -169,7 +180,7 @@ class Model(nn.Module):
             state.advance(span.num_tokens)
         return x_RE.view(*tokens_BT.shape, -1)
 
-    def _typed_layers(self) -> list[Layer]:
+    def _typed_layers(self) -> list[Layer | StreamLayer]:
         return list(self.layers)  # type: ignore[arg-type]
 
     def _head(self, x: Tensor) -> Tensor:
@@ -204,3 +215,7 @@ class Model(nn.Module):
     def kernels(self) -> str:
         """What runs the layers here, for the records."""
         return kernels.in_use(self.device, self.config.layers)
+
+
+def _layer(part: Any, config: ModelConfig, shared: nn.ModuleDict) -> Layer | StreamLayer:
+    return (StreamLayer if getattr(part, "reads_stream", False) else Layer)(part, config, shared)
