@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paradigms.models.kernels import product
+from paradigms.models.kv_cache import KV_DTYPES, KVCache, QuantisedKVCache, kv_bytes, new_kv_tensors
 from paradigms.models.layers import Span, matrix, positive, rms_norm
 from paradigms.models.rotary import RopeScaling, Rotary, rotate
-from paradigms.models.state import SlotState, StateSpec
+from paradigms.models.state import StateSpec
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
@@ -47,6 +48,7 @@ class AttentionConfig:
 
     key: ClassVar[str] = "attention"
     recurrent: ClassVar[bool] = False
+    kv_dtypes: ClassVar[tuple[str, ...]] = KV_DTYPES
 
     def __post_init__(self) -> None:
         if isinstance(self.rope_scaling, Mapping):  # as a model card has it
@@ -80,9 +82,9 @@ class AttentionConfig:
         extra = self.qkv_bias * joined + self.qk_norm * 2 * width
         return d_model * (joined + self.num_heads * width) + extra
 
-    def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
-        """2 x kv_heads x head_dim numbers a position, of one row."""
-        return 2 * self.kv_heads * self.width(d_model) * length * itemsize
+    def state_bytes(self, d_model: int, *, length: int, itemsize: int, kv_dtype: str | None = None) -> int:
+        """2 x kv_heads x head_dim numbers a position, of one row; in 8 bits 2 x kv_heads scales more."""
+        return length * kv_bytes(self.kv_heads, self.width(d_model), itemsize=itemsize, kv_dtype=kv_dtype)
 
     def rotary(self, d_model: int) -> Rotary | None:
         if self.rope_theta is None:
@@ -91,30 +93,6 @@ class AttentionConfig:
 
     def build(self, model: ModelConfig, shared: nn.ModuleDict) -> Attention:
         return Attention(self, model)
-
-
-class KVCache(SlotState):
-    """Keys and values of one attention layer."""
-
-    names = ("keys_BKSD", "values_BKSD")
-    slot_dim = 2
-
-    def __init__(self, keys_BKSD: Tensor, values_BKSD: Tensor) -> None:
-        self.keys_BKSD, self.values_BKSD = keys_BKSD, values_BKSD
-
-    def through(self, k_BKTD: Tensor, v_BKTD: Tensor, span: Span) -> tuple[Tensor, Tensor]:
-        """Keys and values of all slots up to span.stop; the new ones are stored, or only looked at on a copy."""
-        keys, values = self.keys_BKSD, self.values_BKSD
-        if not span.write:
-            keys, values = keys.clone(), values.clone()
-        if span.scatter is None:
-            keys[:, :, span.start : span.stop] = k_BKTD
-            values[:, :, span.start : span.stop] = v_BKTD
-        else:
-            row, column, slot = span.scatter
-            keys[row, :, slot] = k_BKTD[row, :, column]
-            values[row, :, slot] = v_BKTD[row, :, column]
-        return keys[:, :, : span.stop], values[:, :, : span.stop]
 
 
 class Attention(nn.Module):
@@ -137,25 +115,36 @@ class Attention(nn.Module):
         self.out = matrix(config.num_heads * self.head_dim, model.d_model)
 
     def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> KVCache:
-        shape = (batch_size, self.num_kv_heads, capacity, self.head_dim)
-        return KVCache(*(torch.zeros(shape, device=spec.device, dtype=spec.dtype) for _ in range(2)))
+        kind = KVCache if spec.kv_dtype is None else QuantisedKVCache
+        return kind(*new_kv_tensors(batch_size, self.num_kv_heads, capacity, self.head_dim, spec))
 
     def forward(self, x_RE: Tensor, span: Span, cache: KVCache | None) -> Tensor:
+        q_BHTD, k_BKSD, v_BKSD = self.project(x_RE, span)
+        if cache is not None:
+            k_BKSD, v_BKSD = cache.through(k_BKSD, v_BKSD, span)
+        return self.mix(q_BHTD, k_BKSD, v_BKSD, span.mask_B1TS, is_causal=span.is_causal)
+
+    def project(self, x_RE: Tensor, span: Span) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [B, H, T, D], keys and values [B, K, T, D] of the new tokens, turned by their positions."""
         H, K = self.num_heads, self.num_kv_heads
         qkv_RX = x_RE @ self.qkv if self.qkv_bias is None else torch.addmm(self.qkv_bias, x_RE, self.qkv)
         qkv_BHTD = qkv_RX.view(span.batch_size, -1, H + 2 * K, self.head_dim).transpose(1, 2)
-        qk_BHTD, v_BKSD = qkv_BHTD[:, : H + K], qkv_BHTD[:, H + K :]
+        qk_BHTD, v_BKTD = qkv_BHTD[:, : H + K], qkv_BHTD[:, H + K :]
         if self.q_norm is not None:
             qk_BHTD = self._normed(qk_BHTD)
         if self.rotary is not None:
             qk_BHTD = rotate(qk_BHTD, *span.rotary[self.table])
-        q_BHTD, k_BKSD = qk_BHTD[:, :H], qk_BHTD[:, H:]
-        if cache is not None:
-            k_BKSD, v_BKSD = cache.through(k_BKSD, v_BKSD, span)
+        return qk_BHTD[:, :H], qk_BHTD[:, H:], v_BKTD
+
+    def mix(
+        self, q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask_B1TS: Tensor | None, *, is_causal: bool = False
+    ) -> Tensor:
+        """What the heads read, projected back: [R, E]."""
+        grouped = self.num_kv_heads != self.num_heads
         y_BHTD = F.scaled_dot_product_attention(
-            q_BHTD, k_BKSD, v_BKSD, attn_mask=span.mask_B1TS, is_causal=span.is_causal, enable_gqa=K != H
+            q_BHTD, k_BKSD, v_BKSD, attn_mask=mask_B1TS, is_causal=is_causal, enable_gqa=grouped
         )
-        return product(y_BHTD.transpose(1, 2).reshape(-1, H * self.head_dim), self.out)
+        return product(y_BHTD.transpose(1, 2).reshape(-1, self.num_heads * self.head_dim), self.out)
 
     def _normed(self, qk_BHTD: Tensor) -> Tensor:
         assert self.q_norm is not None and self.k_norm is not None
