@@ -47,9 +47,13 @@ class StreamLayer(nn.Module):
 
 
 class Model(nn.Module):
-    """A stack built from its config, with fresh weights."""
+    """A stack built from its config, with fresh weights.
 
-    def __init__(self, config: ModelConfig) -> None:
+    Args:
+        initialise: False leaves the matrices as memory was, for weights that are about to be loaded.
+    """
+
+    def __init__(self, config: ModelConfig, *, initialise: bool = True) -> None:
         super().__init__()
         self.config = config
         self.embedding = matrix(config.d_model, config.vocab_size)  # [E, V]: laid out for the head, its larger use
@@ -61,7 +65,8 @@ class Model(nn.Module):
         self._rotaries = self._number_rotaries()
         self._tables: list[tuple[Tensor, Tensor]] = []
         self._make_tables()
-        self._initialise()
+        if initialise:
+            self._initialise()
 
     def _initialise(self) -> None:
         """Normal with deviation 0.02; projections into the residual stream smaller by the root of their number

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from paradigms.models.config import ModelConfig
-from paradigms.models.families.family import Entry, Family, to_native, to_theirs
+from paradigms.models.families.family import Entry, Family, native_tensors, to_native, to_theirs
 from paradigms.models.families.llama import Llama
 
 FAMILIES: tuple[Family, ...] = (Llama(),)
 
-__all__ = ["FAMILIES", "Entry", "Family", "family_of", "family_of_native", "to_native", "to_theirs"]
+__all__ = ["FAMILIES", "Entry", "Family", "family_of", "family_of_native", "native_tensors", "to_native", "to_theirs"]
 
 
 def family_of(config: Mapping[str, Any]) -> Family | None:

@@ -9,7 +9,7 @@ Theirs are [out, in], as torch's linear layers; ours [in, out]. Ours may join se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -88,17 +88,24 @@ def to_native(family: Family, config: ModelConfig, tensors: Mapping[str, Tensor]
     Raises:
         ValueError: tensors that the table needs are missing, or there are others than it knows.
     """
+    return dict(native_tensors(family, config, tensors))
+
+
+def native_tensors(family: Family, config: ModelConfig, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """What `to_native` gives, one tensor at a time and each read only then; the names are checked before the first."""
     entries = list(family.entries(config))
     needed = {name for entry in entries for name in entry.theirs}
     if missing := sorted(needed - tensors.keys()):
         raise ValueError(f"the checkpoint lacks {', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}")
     ignored = {"lm_head.weight"} if config.tied_head else set()
-    if unknown := sorted(tensors.keys() - needed - ignored):
+    unknown = sorted(name for name in tensors.keys() - needed - ignored if not name.endswith("rotary_emb.inv_freq"))
+    if unknown:
         raise ValueError(
             f"the checkpoint has tensors that the native stack does not compute with: {', '.join(unknown[:5])}"
             f"{' …' if len(unknown) > 5 else ''}"
         )
-    return {entry.ours: entry.to_ours(tensors) for entry in entries}
+    for entry in entries:
+        yield entry.ours, entry.to_ours(tensors)
 
 
 def to_theirs(family: Family, config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
