@@ -122,7 +122,7 @@ class Attention(nn.Module):
         q_BHTD, k_BKSD, v_BKSD = self.project(x_RE, span)
         if cache is not None:
             k_BKSD, v_BKSD = cache.through(k_BKSD, v_BKSD, span)
-        return self.mix(q_BHTD, k_BKSD, v_BKSD, span.mask_B1TS, is_causal=span.is_causal)
+        return self.merge(self.attend(q_BHTD, k_BKSD, v_BKSD, span.mask_B1TS, is_causal=span.is_causal))
 
     def project(self, x_RE: Tensor, span: Span) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [B, H, T, D], keys and values [B, K, T, D] of the new tokens, turned by their positions."""
@@ -136,14 +136,17 @@ class Attention(nn.Module):
             qk_BHTD = rotate(qk_BHTD, *span.rotary[self.table])
         return qk_BHTD[:, :H], qk_BHTD[:, H:], v_BKTD
 
-    def mix(
+    def attend(
         self, q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask_B1TS: Tensor | None, *, is_causal: bool = False
     ) -> Tensor:
-        """What the heads read, projected back: [R, E]."""
+        """What each query reads from the keys' values, [B, H, T, D]."""
         grouped = self.num_kv_heads != self.num_heads
-        y_BHTD = F.scaled_dot_product_attention(
+        return F.scaled_dot_product_attention(
             q_BHTD, k_BKSD, v_BKSD, attn_mask=mask_B1TS, is_causal=is_causal, enable_gqa=grouped
         )
+
+    def merge(self, y_BHTD: Tensor) -> Tensor:
+        """All heads, projected back: [R, E]."""
         return product(y_BHTD.transpose(1, 2).reshape(-1, self.num_heads * self.head_dim), self.out)
 
     def _normed(self, qk_BHTD: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from paradigms.models.attention import AttentionConfig
 from paradigms.models.feed_forward import FeedForwardConfig
 from paradigms.models.layers import NORM_EPS, positive
 from paradigms.models.mamba2 import Mamba2Config
+from paradigms.models.sliding_attention import SlidingAttentionConfig
 
 if TYPE_CHECKING:
     from paradigms.models.stack import Model
@@ -27,6 +28,7 @@ LAYERS: dict[str, Any] = {  # letter -> config of that kind of layer; its `key` 
     "A": AttentionConfig,
     "F": FeedForwardConfig,
     "M": Mamba2Config,
+    "W": SlidingAttentionConfig,
 }
 PARTS: dict[str, Any] = {kind.key: kind for kind in LAYERS.values()}
 NOISES = ("absorbing",)
@@ -47,8 +49,8 @@ class ModelConfig:
         max_positions: positions the model was built for; longer input is refused.
         norm_eps: added to the mean square in every norm.
         tied_head: the output head is the embedding; otherwise it has a matrix of its own.
-        attention, feed_forward, mamba2: the layers that the block's letters name; None takes the defaults of a kind
-            that is named, and a kind that is not named must be left out.
+        attention, feed_forward, mamba2, sliding_attention: the layers that the block's letters name; None takes the
+            defaults of a kind that is named, and a kind that is not named must be left out.
         target_parameters: solve a free width (of the feed-forward, or the state in a stack without one) so that
             `num_parameters()` comes within 1 % of this; None keeps the widths as given.
     """
@@ -66,6 +68,7 @@ class ModelConfig:
     attention: AttentionConfig | None = None
     feed_forward: FeedForwardConfig | None = None
     mamba2: Mamba2Config | None = None
+    sliding_attention: SlidingAttentionConfig | None = None
     target_parameters: int | None = None
 
     def __post_init__(self) -> None:
@@ -144,14 +147,37 @@ class ModelConfig:
         shared = sum(kind.shared_parameters(self.d_model) for kind in kinds if hasattr(kind, "shared_parameters"))
         return (1 if self.tied_head else 2) * self.vocab_size * self.d_model + self.d_model + layers + shared
 
-    def state_bytes(self, *, batch_size: int, length: int, itemsize: int) -> int:
+    def state_bytes(self, *, batch_size: int, length: int, itemsize: int, kv_dtype: str | None = None) -> int:
         """Bytes that must be kept after `length` positions so that the next step needs no look back.
 
-        A model that sees the whole canvas keeps nothing.
+        A model that sees the whole canvas keeps nothing. `kv_dtype` is that of `Model.new_state`.
         """
         if not self.causal:
             return 0
-        return batch_size * sum(part.state_bytes(self.d_model, length=length, itemsize=itemsize) for part in self.parts)
+
+        def bytes_of(part: Any) -> int:
+            stored = {"kv_dtype": kv_dtype} if hasattr(part, "kv_dtypes") else {}
+            return part.state_bytes(self.d_model, length=length, itemsize=itemsize, **stored)
+
+        return batch_size * sum(bytes_of(part) for part in self.parts)
+
+    def check_kv_dtype(self, kv_dtype: str | None) -> None:
+        """Raise ValueError unless all keys and values of this model can be stored so, and there are some."""
+        if kv_dtype is None:
+            return
+        storing = [part for part in self.parts if hasattr(part, "kv_dtypes")]
+        if not storing:
+            raise ValueError(f"kv_dtype={kv_dtype}: model.block={self.block!r} has no layer of keys and values")
+        for part in self.parts:
+            one, two = (part.state_bytes(self.d_model, length=length, itemsize=4) for length in (1, 2))
+            if part not in storing and two > one:
+                raise ValueError(
+                    f"kv_dtype={kv_dtype}: what {part.key} layers keep of each position is stored as computed only; "
+                    "leave it out (null)"
+                )
+            if part in storing and kv_dtype not in part.kv_dtypes:
+                allowed = ", ".join(part.kv_dtypes)
+                raise ValueError(f"kv_dtype={kv_dtype!r} is unknown; it is null (as computed) or one of {allowed}")
 
     # Building
 

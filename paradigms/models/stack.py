@@ -119,7 +119,8 @@ class Model(nn.Module):
             kv_dtype: None, or "int8"; see `StateSpec`.
 
         Raises:
-            ValueError: more positions than the model was built for, or a model that sees the whole canvas.
+            ValueError: more positions than the model was built for, a model that sees the whole canvas, or keys and
+                values that cannot be stored so.
         """
         if not self.config.causal:
             raise ValueError("this model sees the whole canvas at every step, so it keeps no state; decode it uncached")
@@ -127,6 +128,7 @@ class Model(nn.Module):
             raise ValueError(
                 f"a state of {max_len} positions was asked for; the model has max_positions={self.config.max_positions}"
             )
+        self.config.check_kv_dtype(kv_dtype)
         spec = StateSpec(device=self.device, dtype=self.dtype, kv_dtype=kv_dtype)
         capacity = max_len if form == "static" else initial_capacity(max_len)
         layers = [layer.mixer.new_state(batch_size, capacity, spec) for layer in self._typed_layers()]

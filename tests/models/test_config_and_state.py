@@ -10,12 +10,16 @@ import torch
 from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
 from paradigms.models.mamba2 import Mamba2Config
+from paradigms.models.sliding_attention import SlidingAttentionConfig
 
 BASE = {"vocab_size": 50, "d_model": 64, "max_positions": 64}
 VARIANTS = [
     {"block": "AF"},
     {"block": "AF", "attention": AttentionConfig(num_kv_heads=1)},
     {"block": "AF", "attention": AttentionConfig(num_heads=8, num_kv_heads=2)},
+    {"block": "AF", "attention": AttentionConfig(qkv_bias=True, qk_norm=True, head_dim=12)},
+    {"block": "WF", "sliding_attention": SlidingAttentionConfig(window=11, num_kv_heads=2)},
+    {"block": "WAM", "sliding_attention": SlidingAttentionConfig(window=1, qk_norm=True)},
     {"block": "M"},
     {"block": "M", "mamba2": Mamba2Config(num_groups=2, d_state=12, head_dim=16, d_conv=3)},
     {"block": "MAF"},

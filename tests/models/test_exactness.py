@@ -16,6 +16,8 @@ from paradigms.models import kernels, ssd
 from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
 from paradigms.models.mamba2 import Mamba2Config
+from paradigms.models.rotary import RopeScaling
+from paradigms.models.sliding_attention import SlidingAttentionConfig
 from paradigms.models.stack import Model
 from paradigms.training import checkpoint
 
@@ -26,6 +28,19 @@ CONFIGS = {
     "attention": ModelConfig(**SIZES),
     "grouped-query": ModelConfig(**SIZES, attention=AttentionConfig(num_kv_heads=2)),
     "multi-query": ModelConfig(**SIZES, attention=AttentionConfig(num_kv_heads=1, head_dim=24), tied_head=False),
+    "bias, norms, YaRN": ModelConfig(
+        **SIZES,
+        attention=AttentionConfig(
+            qkv_bias=True,
+            qk_norm=True,
+            num_kv_heads=2,
+            rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_max_positions=16),
+        ),
+    ),
+    "window": ModelConfig(**SIZES, block="WF", sliding_attention=SlidingAttentionConfig(window=6, num_kv_heads=2)),
+    "window and all": ModelConfig(
+        **SIZES, block="WAM", mamba2=Mamba2Config(chunk_len=8), sliding_attention=SlidingAttentionConfig(window=13)
+    ),
     "no positions": ModelConfig(**SIZES, attention=AttentionConfig(rope_theta=None)),
     "mamba2": ModelConfig(**SIZES, block="MM", mamba2=Mamba2Config(chunk_len=8)),
     "mamba2 groups": ModelConfig(

@@ -1,0 +1,159 @@
+"""The last `window` keys and values of one attention layer, in a ring: position p lies in slot p mod window.
+
+What a slot holds follows from the length of its row alone, so nothing but the tensors needs to be kept. In 8 bits, as
+in `kv_cache`.
+
+Dimension letters: B batch, T tokens in, S slots of the ring, X slots and new columns side by side, K key-value heads, D
+head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from paradigms.models.kv_cache import dequantise, quantise
+from paradigms.models.layers import Span
+from paradigms.models.state import ReplayedState, SlotState
+
+
+class RingState(ReplayedState, SlotState):
+    """Keys and values of the last `window` positions, [B, K, S, D]; before 8 bits, their scales [B, K, S, 1]."""
+
+    names = ("keys_BKSD", "values_BKSD")
+    slot_dim: ClassVar[int] = 2
+
+    def __init__(self, window: int, *tensors: Tensor) -> None:
+        super().__init__()
+        self.window = window
+        for name, tensor in zip(self.names, tensors, strict=True):
+            setattr(self, name, tensor)
+
+    def encode(self, k_BKTD: Tensor, v_BKTD: Tensor) -> tuple[Tensor, ...]:
+        """New keys and values as they are stored."""
+        return k_BKTD, v_BKTD
+
+    def decode(self, *stored: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values as attention reads them."""
+        k_BKTD, v_BKTD = stored
+        return k_BKTD, v_BKTD
+
+    def used_bytes(self, lengths: Sequence[int]) -> int:
+        filled = [min(length, self.window) for length in lengths]
+        return super().used_bytes(filled) + self.marked_bytes()
+
+    def reserve(self, capacity: int) -> None:
+        super().reserve(min(capacity, self.window))
+        if self._snapshot is not None:
+            more = self.capacity - self._snapshot[0].shape[self.slot_dim]
+            self._snapshot = [F.pad(tensor, (0, 0, 0, more)) for tensor in self._snapshot]
+
+    # New tokens
+
+    def begin(self, new: tuple[Tensor, ...]) -> None:
+        """Take up the first tokens of rows that are all empty and equally long."""
+        num_kept = min(new[0].shape[2], self.window)
+        shift = new[0].shape[2] % num_kept
+        for slots, value in zip(self.tensors(), new, strict=True):
+            slots[:, :, :num_kept] = value[:, :, -num_kept:].roll(shift, 2)
+
+    def step(self, new: tuple[Tensor, ...], span: Span) -> list[Tensor]:
+        """Take up one token a row, in place; all slots in use."""
+        for slots, value in zip(self.tensors(), new, strict=True):
+            if span.start is not None:
+                slots[:, :, span.start % self.window] = value[:, :, 0]
+            else:
+                assert span.scatter is not None
+                row, _, position = span.scatter
+                slots[row, :, position % self.window] = value[row, :, 0]
+        return [slots[:, :, : min(span.stop, self.capacity)] for slots in self.tensors()]
+
+    def beside(self, new: tuple[Tensor, ...]) -> list[Tensor]:
+        """The slots as they are, and the new columns behind them."""
+        return [torch.cat((slots, value), 2) for slots, value in zip(self.tensors(), new, strict=True)]
+
+    def take(self, beside: Sequence[Tensor], source_BS: Tensor) -> None:
+        """Fill every slot from the column of `beside` that `Places.source_BS` names."""
+        for slots, seen in zip(self.tensors(), beside, strict=True):
+            slots.copy_(torch.take_along_dim(seen, source_BS[:, None, :, None], 2))
+
+    def remember(self, new: tuple[Tensor, ...], span: Span) -> None:
+        """Log new tokens for a rollback; does nothing without a mark."""
+        if self.is_marked:
+            B, T = span.batch_size, new[0].shape[2]
+            position_BT = positions(span, T, new[0].device).expand(B, T)
+            columns = [value.transpose(1, 2).contiguous() for value in new]
+            self.log((*columns, position_BT), span.num_tokens)
+
+    def feed(self, inputs: tuple[Tensor, ...], pads_B: Tensor | None) -> None:
+        *columns, position_BT = inputs
+        beside = self.beside(tuple(value.transpose(1, 2) for value in columns))
+        self.take(beside, Places.of(position_BT, pads_B, self.window, self.capacity).source_BS)
+
+
+class QuantisedRingState(RingState):
+    """The same in 8 bits, with a scale a token and head."""
+
+    names = ("keys_BKSD", "values_BKSD", "key_scale_BKS1", "value_scale_BKS1")
+
+    def encode(self, k_BKTD: Tensor, v_BKTD: Tensor) -> tuple[Tensor, ...]:
+        return quantise(k_BKTD, v_BKTD)
+
+    def decode(self, *stored: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values, key_scale, value_scale = stored
+        return dequantise(keys, values, key_scale, value_scale)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Who sees whom when several tokens come to a ring, and where they go.
+
+    Attributes:
+        mask_B1TX: which slots and new columns each new token sees.
+        source_BS: for each slot, the place among slots and new columns of what it holds afterwards.
+    """
+
+    mask_B1TX: Tensor
+    source_BS: Tensor
+
+    @staticmethod
+    def of(position_BT: Tensor, pads_B: Tensor | None, window: int, num_slots: int) -> Places:
+        """For new tokens at these positions, right-aligned behind pads_B columns of padding."""
+        T = position_BT.shape[1]
+        column_T = torch.arange(T, device=position_BT.device)
+        slot_S = torch.arange(num_slots, device=position_BT.device)
+        pads_B1 = torch.zeros_like(position_BT[:, :1]) if pads_B is None else pads_B[:, None]
+        after_B1 = position_BT[:, -1:] + 1
+        before_B1 = after_B1 - (T - pads_B1)
+
+        def held(length_B1: Tensor) -> Tensor:
+            """Position in each slot of a row of this length; negative where there is none yet."""
+            return length_B1 - 1 - (length_B1 - 1 - slot_S) % window
+
+        held_BS = held(before_B1)
+        old_BTS = (held_BS >= 0)[:, None] & (position_BT[..., None] - held_BS[:, None] < window)
+        token_BT = column_T >= pads_B1
+        new_BTT = band(T, window, position_BT.device) & token_BT[:, None]
+        mask_BTX = torch.cat((old_BTS, new_BTT), 2) | ~token_BT[..., None]  # padding sees anything: no row is empty
+        is_new_BS = held(after_B1) >= before_B1
+        column_BS = pads_B1 + held(after_B1) - before_B1
+        return Places(mask_BTX[:, None], torch.where(is_new_BS, num_slots + column_BS, slot_S))
+
+
+def positions(span: Span, num_columns: int, device: torch.device) -> Tensor:
+    """Positions [B or 1, T] of the new columns."""
+    if span.position_BT is not None:
+        return span.position_BT
+    assert span.start is not None
+    return torch.arange(span.start, span.start + num_columns, device=device)[None]
+
+
+def band(num_columns: int, window: int, device: torch.device) -> Tensor:
+    """Each column sees itself and the window - 1 before it: boolean [T, T]."""
+    seen = torch.ones(num_columns, num_columns, dtype=torch.bool, device=device)
+    return seen.tril().triu(1 - window)
