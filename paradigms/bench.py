@@ -3,13 +3,14 @@
     load -> warm up -> timed repeats -> memory pass -> scores -> records
 
 Timing and memory are separate passes, since watching allocations slows the work down. What was timed is what is scored
-and kept.
+and kept. A run that would take longer than `measure.extrapolate_over_s` is timed in a few places and summed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -24,13 +25,14 @@ from paradigms.data.tokenizers import StreamDecoder, Tokenizer
 from paradigms.decoding.native import NativeParadigm
 from paradigms.measure.clock import clock_for
 from paradigms.measure.environment import machine, machine_line, set_threads, versions
+from paradigms.measure.extrapolation import FEWEST_EVENTS, events_at, extrapolate, places
 from paradigms.measure.memory import peak_memory
 from paradigms.measure.noise import NoiseReader
 from paradigms.measure.recording import Recording
 from paradigms.measure.speed import probe_s
 from paradigms.measure.timeline import record
-from paradigms.measure.warmup import warm_up
-from paradigms.paradigm import Paradigm, Request, StateBytes
+from paradigms.measure.warmup import Warmup, warm_up
+from paradigms.paradigm import Event, Outline, Paradigm, Request, StateBytes
 from paradigms.scores import heldout_columns, judge, score
 from paradigms.training.printed import Printed
 from paradigms.weights import Weights, load_corpus
@@ -70,7 +72,13 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
     noise = NoiseReader(device)
     probe_before_s = probe_s()
     noise.before()
-    recordings = _timed_repeats(cell, paradigm, requests, weights.tokenizer, clock)
+    outline = _outline_of_long_run(cell, paradigm, warmup)
+    recordings: list[Recording] = []
+    extrapolation = None
+    if outline is None:
+        recordings = _timed_repeats(cell, paradigm, requests, weights.tokenizer, clock)
+    else:
+        extrapolation = extrapolate(paradigm, requests(0), outline, clock=clock)
     readings = {**noise.after(), "probe_before_s": probe_before_s, "probe_after_s": probe_s()}
 
     run = {
@@ -82,14 +90,18 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
         "warmup_s": warmup.seconds,
         "num_warmups": warmup.num_runs,
         "warmup_steady": warmup.steady,
-        "steady_s": sum(recording.wall_s for recording in recordings),
+        "steady_s": extrapolation.spent_s if extrapolation else sum(recording.wall_s for recording in recordings),
         "num_repeats": len(recordings),
+        "extrapolated": extrapolation is not None,
+        "forwards_timed": extrapolation.forwards_timed if extrapolation else None,
     }
     if cell.measure.memory and round_index == 0:
-        run |= _memory_pass(cell, paradigm, requests(0), device)
+        run |= _memory_pass(cell, paradigm, requests(0), device, outline)
     if cell.measure.quality:
         run |= heldout_columns(weights, corpus)
     tables = _tables(cell, weights, corpus, recordings)
+    if extrapolation is not None:
+        tables["requests"] = [{"repeat": 0, **columns} for columns in extrapolation.request_rows()]
     return run, tables
 
 
@@ -147,25 +159,57 @@ def _timed_repeats(cell: Cell, paradigm: Paradigm, requests: Any, tokenizer: Tok
     return recordings
 
 
+def _outline_of_long_run(cell: Cell, paradigm: NativeParadigm, warmup: Warmup) -> Outline | None:
+    """The outline of a run that would take too long; None when it is to be made whole.
+
+    So is one whose course nobody knows beforehand, and one of hardly more forwards than would be timed.
+    """
+    limit_s = cell.measure.extrapolate_over_s
+    outline = None if limit_s is None else paradigm.outline(cell.workload.output_len)
+    if limit_s is None or outline is None or outline.num_events < FEWEST_EVENTS:
+        return None
+    return outline if warmup.estimate_s(outline.num_events) > limit_s else None
+
+
 def _memory_pass(
-    cell: Cell, paradigm: NativeParadigm, requests: Sequence[Request], device: torch.device
+    cell: Cell, paradigm: NativeParadigm, requests: Sequence[Request], device: torch.device, outline: Outline | None
 ) -> dict[str, Any]:
-    """The same work once more, watched: peak memory, and the state at its largest."""
-    state = StateBytes(0, 0)
-    carries_state = False
-    with peak_memory(device, base=paradigm.model.parameters()) as peaks:
-        for event in paradigm.run(requests):
-            if event.state is not None:
-                state, carries_state = max(state, event.state(), key=lambda s: s.used), True
+    """The same work once more, watched: peak memory, and the state at its largest.
+
+    Of a run that is not made whole (`outline`), its beginning and its last steps. A long prefill gets to those, so it
+    is run before memory is watched.
+    """
+    states: list[StateBytes] = []
+    if outline is None:
+        peaks = [_watch(paradigm, paradigm.run(requests), states, device)]
+    else:
+        peaks = []
+        for place in (places(outline)[0], places(outline)[-1])[: 2 if outline.grows else 1]:
+            with closing(events_at(paradigm, requests, place)) as events:
+                if place.moved:
+                    next(events)
+                peaks.append(_watch(paradigm, events, states, device))
+    largest = max(states, key=lambda state: state.used, default=None)
     length = cell.workload.total_len - 1  # the last token is never read back
     itemsize = paradigm.model.dtype.itemsize
     formula = cell.model.state_bytes(batch_size=len(requests), length=length, itemsize=itemsize)
     return {
-        **peaks.columns(),
-        "state_used_bytes": state.used,
-        "state_allocated_bytes": state.allocated,
-        "state_formula_bytes": formula if carries_state else 0,
+        **{name: max(filter(None, (peak[name] for peak in peaks)), default=None) for name in peaks[0]},
+        "state_used_bytes": largest.used if largest else 0,
+        "state_allocated_bytes": largest.allocated if largest else 0,
+        "state_formula_bytes": formula if largest else 0,
     }
+
+
+def _watch(
+    paradigm: NativeParadigm, events: Iterator[Event], states: list[StateBytes], device: torch.device
+) -> dict[str, int | None]:
+    """Peaks of memory while the events come; the states that they carry are added to `states`."""
+    with peak_memory(device, base=paradigm.model.parameters()) as peaks:
+        for event in events:
+            if event.state is not None:
+                states.append(event.state())
+    return peaks.columns()
 
 
 def _facts(

@@ -74,6 +74,11 @@ class Cell:
                 f"device.threads={self.device.threads} is more than the {usable_cores()} cores that this "
                 "process may use"
             )
+        if self.measure.extrapolate_over_s is not None and work.stop != "length":
+            raise ValueError(
+                f"workload.stop={work.stop} ends where the text ends, which nobody can extrapolate; "
+                "use workload=fixed_length, or measure.extrapolate_over_s=null"
+            )
         self._check_values(work)
         if getattr(self.corpus, "check", None):
             self.corpus.check()  # type: ignore[attr-defined]

@@ -87,6 +87,20 @@ class Event:
     state: Any = None  # Callable[[], StateBytes] | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """What is known of a run before it is made, where its course does not depend on which tokens come out.
+
+    Attributes:
+        num_events: events of the whole run, each of one forward.
+        grows: event n (from 0) reads n tokens more than the first, so that the same request with n tokens moved from
+            its output to its prompt begins there; otherwise all events do the same work.
+    """
+
+    num_events: int
+    grows: bool
+
+
 @runtime_checkable
 class Paradigm(Protocol):
     """A way to generate text: a model and a decoder, or an outside engine."""

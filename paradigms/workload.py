@@ -73,6 +73,8 @@ class Measure:
         memory: a separate pass for peak memory in the first round.
         tokens: also write the per-token table.
         quality: score what was generated, and the model on held-out text.
+        extrapolate_over_s: a batch that would take longer, by the steps of the warm-up, is not run: its first forward
+            and eight others are timed, the rest is summed, and the unit is marked `extrapolated`. None runs all.
     """
 
     rounds: int = 3
@@ -85,6 +87,7 @@ class Measure:
     memory: bool = True
     tokens: bool = False
     quality: bool = True
+    extrapolate_over_s: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("rounds", "min_repeats", "max_repeats", "warmup_events", "max_warmups"):
@@ -93,6 +96,23 @@ class Measure:
         _one_of("measure.timeline", self.timeline, TIMELINES)
         if self.max_repeats < self.min_repeats:
             raise ValueError(f"measure.max_repeats={self.max_repeats} is below min_repeats={self.min_repeats}")
+        if self.extrapolate_over_s is not None:
+            self._check_extrapolation(self.extrapolate_over_s)
+
+    def _check_extrapolation(self, seconds: float) -> None:
+        """What an extrapolated run cannot have: texts, tokens and their deliveries."""
+        if seconds <= 0:
+            raise ValueError(f"measure.extrapolate_over_s={seconds} must be above 0, or null to run everything")
+        wanted = {
+            "measure.quality=true": self.quality,
+            "measure.tokens=true": self.tokens,
+            "measure.timeline=delivered": self.timeline == "delivered",
+        }
+        if asked := [name for name, on in wanted.items() if on]:
+            raise ValueError(
+                f"measure.extrapolate_over_s={seconds} leaves texts unfinished, and {' and '.join(asked)} needs them: "
+                "turn that off, or set measure.extrapolate_over_s=null"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,11 +77,14 @@ class FakeAutoregressive(FakeParadigm):
     """One token a step, the first with the prefill. All requests ask for the same length.
 
     Attributes:
+        growth_s, bend_s: what a step costs more for each token read before it, and for the square of their number.
         eos_at: row -> position of its end-of-text token, which is its last one.
     """
 
     prefill_s: float = 0.5
     step_s: float = 0.1
+    growth_s: float = 0.0
+    bend_s: float = 0.0
     eos_at: Mapping[int, int] = field(default_factory=dict)
 
     def events(self, requests: Sequence[Request]) -> Iterator[Event]:
@@ -89,7 +92,9 @@ class FakeAutoregressive(FakeParadigm):
         ended: set[int] = set()
         for position in range(length):
             prefill = position == 0
-            self.clock.advance(self.prefill_s if prefill else self.step_s)
+            read = len(requests[0].prompt) + position
+            step_s = self.step_s + self.growth_s * read + self.bend_s * read**2
+            self.clock.advance(self.prefill_s if prefill else step_s)
             finished = {row: "eos" for row, end in self.eos_at.items() if end == position}
             ended.update(finished)
             if position == length - 1:

@@ -22,7 +22,7 @@ from paradigms.decoding.sampling import Sampling
 from paradigms.decoding.stopping import Vocabulary, finish
 from paradigms.models.config import ModelConfig
 from paradigms.models.stack import Model
-from paradigms.paradigm import Event, Request, StateBytes
+from paradigms.paradigm import Event, Outline, Request, StateBytes
 
 CACHES = ("state", "none")
 
@@ -51,6 +51,10 @@ class Autoregressive(Sampling):
                 "decoder=autoregressive needs a causal model, and this one sees the whole canvas (model.causal=false): "
                 "it cannot keep a KV cache; use a masked-diffusion decoder"
             )
+
+    def outline(self, output_len: int) -> Outline:
+        """One event a token, each reading one token more."""
+        return Outline(num_events=output_len, grows=True)
 
     @torch.inference_mode()
     def decode(self, model: Model, requests: Sequence[Request], vocabulary: Vocabulary) -> Iterator[Event]:

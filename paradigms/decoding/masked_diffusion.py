@@ -32,7 +32,7 @@ from paradigms.decoding.sampling import Sampling
 from paradigms.decoding.stopping import Vocabulary, finish
 from paradigms.models.config import ModelConfig
 from paradigms.models.stack import Model
-from paradigms.paradigm import Event, Request
+from paradigms.paradigm import Event, Outline, Request
 
 ORDERS = ("random", "confidence")
 
@@ -94,6 +94,12 @@ class MaskedDiffusion(Sampling):
         if not match:
             raise ValueError(f'decoder.steps={self.steps!r} is not a number of steps, "L", or "L/n" with a whole n')
         return max(1, canvas_len // int(match[1] or 1))
+
+    def outline(self, output_len: int) -> Outline | None:
+        """K equal events in a random order; in an order by confidence ever fewer masks are looked at."""
+        if self.threshold is not None or self.order != "random":
+            return None
+        return Outline(num_events=self.num_steps(output_len), grows=False)
 
     @torch.inference_mode()
     def decode(self, model: Model, requests: Sequence[Request], vocabulary: Vocabulary) -> Iterator[Event]:

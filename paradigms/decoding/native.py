@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 from paradigms.decoding.stopping import Vocabulary
 from paradigms.models.config import ModelConfig
 from paradigms.models.stack import Model
-from paradigms.paradigm import Event, Request
+from paradigms.paradigm import Event, Outline, Request
 
 
 class Decoder(Protocol):
@@ -40,6 +40,11 @@ class NativeParadigm:
 
     def run(self, requests: Sequence[Request]) -> Iterator[Event]:
         return self.decoder.decode(self.model, requests, self.vocabulary)
+
+    def outline(self, output_len: int) -> Outline | None:
+        """What is known of a run of fixed length before it is made; None for a decoder that does not say (`outline`)."""
+        known = getattr(self.decoder, "outline", None)
+        return known(output_len) if known else None
 
     def describe(self) -> dict[str, Any]:
         return {"engine": self.decoder.engine, "kernels": self.model.kernels(), "execution": "eager"}

@@ -82,7 +82,7 @@ def _run_device(paradigm: Paradigm, requests: Sequence[Request], clock: Clock) -
     stamps: list[Any] = []
     events: list[Event] = []
     add_stamp, add_event, mark = stamps.append, events.append, clock.mark
-    with _short_garbage_collections():
+    with short_garbage_collections():
         clock.synchronize()
         add_stamp(mark())
         for event in paradigm.run(requests):
@@ -96,7 +96,7 @@ def _run_delivered(
 ) -> tuple[list[Any], list[Event]]:
     stamps: list[Any] = []
     events: list[Event] = []
-    with _short_garbage_collections():
+    with short_garbage_collections():
         clock.synchronize()
         stamps.append(clock.mark())
         for event in paradigm.run(requests):
@@ -107,7 +107,7 @@ def _run_delivered(
 
 
 @contextmanager
-def _short_garbage_collections() -> Iterator[None]:
+def short_garbage_collections() -> Iterator[None]:
     """Keep collections away from what lived before: walking the objects of large libraries takes many steps' time."""
     thaw = gc.get_freeze_count() == 0
     gc.freeze()

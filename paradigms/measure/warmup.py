@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
+from statistics import median
 
 from paradigms.measure.clock import Clock
 from paradigms.paradigm import Paradigm, Request
@@ -25,12 +26,19 @@ class Warmup:
         seconds: their time in sum.
         steady: whether the last two agree within 10 %; one run alone cannot tell and counts as not steady.
         runs_s: time of each run.
+        first_s, step_s: of the last run, its first event and the median of those after it; None when there was none.
     """
 
     num_runs: int
     seconds: float
     steady: bool
     runs_s: tuple[float, ...]
+    first_s: float
+    step_s: float | None
+
+    def estimate_s(self, num_events: int) -> float:
+        """Seconds of a whole run of so many events, if every step were like those seen; 0 when none was."""
+        return 0.0 if self.step_s is None else self.first_s + (num_events - 1) * self.step_s
 
 
 def warm_up(
@@ -54,26 +62,44 @@ def warm_up(
     for name, value in (("max_warmups", max_warmups), ("num_events", num_events)):
         if value < 1:
             raise ValueError(f"{name}={value} is too small; it must be at least 1")
-    runs_s: list[float] = []
+    runs_s: list[list[float]] = []
     while len(runs_s) < max_warmups and not _steady(runs_s):
         runs_s.append(_run_briefly(paradigm, make_requests(), clock, num_events))
-    return Warmup(len(runs_s), sum(runs_s), _steady(runs_s), tuple(runs_s))
+    totals_s = tuple(events_s[-1] for events_s in runs_s)
+    _, first_s, *_ = runs_s[-1]
+    steps_s = [later - earlier for earlier, later in pairwise(runs_s[-1][1:])]
+    return Warmup(
+        num_runs=len(runs_s),
+        seconds=sum(totals_s),
+        steady=_steady(runs_s),
+        runs_s=totals_s,
+        first_s=first_s,
+        step_s=median(steps_s) if steps_s else None,
+    )
 
 
-def _run_briefly(paradigm: Paradigm, requests: Sequence[Request], clock: Clock, num_events: int) -> float:
+def _run_briefly(paradigm: Paradigm, requests: Sequence[Request], clock: Clock, num_events: int) -> list[float]:
+    """Times of the start, which is 0, and of each event.
+
+    The host waits behind the first event, or a long prefill would hide what it costs to launch the steps.
+    """
     clock.synchronize()
-    start = clock.mark()
+    stamps = [clock.mark()]
     events = iter(paradigm.run(requests))
     try:
         for _ in islice(events, num_events):
-            pass
-        end = clock.mark()
+            stamps.append(clock.mark())
+            if len(stamps) == 2:
+                clock.synchronize()
     finally:
         close = getattr(events, "close", None)
         if close is not None:
             close()
-    return clock.read([start, end])[1]
+    return clock.read(stamps)
 
 
-def _steady(runs_s: Sequence[float]) -> bool:
-    return len(runs_s) > 1 and abs(runs_s[-1] - runs_s[-2]) <= AGREEMENT * max(runs_s[-2:])
+def _steady(runs_s: Sequence[Sequence[float]]) -> bool:
+    if len(runs_s) < 2:
+        return False
+    before, last = runs_s[-2][-1], runs_s[-1][-1]
+    return abs(last - before) <= AGREEMENT * max(before, last)
