@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from paradigms.models.kernels import product
 from paradigms.models.kv_cache import KV_DTYPES, KVCache, QuantisedKVCache, kv_bytes, new_kv_tensors
 from paradigms.models.layers import Span, matrix, positive, rms_norm
-from paradigms.models.rotary import RopeScaling, Rotary, rotate
+from paradigms.models.rotary import RopeScaling, Rotary, rotate, rotation
 from paradigms.models.state import StateSpec
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ class Attention(nn.Module):
         self.q_norm, self.k_norm = (
             nn.Parameter(torch.ones(self.head_dim)) if config.qk_norm else None for _ in range(2)
         )
+        self.only_turns = self.rotary is not None and self.q_norm is None
         self.norm_eps = model.norm_eps
         self.out = matrix(config.num_heads * self.head_dim, model.d_model)
 
@@ -128,6 +129,14 @@ class Attention(nn.Module):
         """Queries [B, H, T, D], keys and values [B, K, T, D] of the new tokens, turned by their positions."""
         H, K = self.num_heads, self.num_kv_heads
         qkv_RX = x_RE @ self.qkv if self.qkv_bias is None else torch.addmm(self.qkv_bias, x_RE, self.qkv)
+        if (
+            x_RE.shape[0] == 1
+            and self.q_norm is None
+            and self.rotary is not None
+            and x_RE.is_cpu
+            and not span.on_device
+        ):
+            return self._turn_one(qkv_RX, span)
         qkv_BHTD = qkv_RX.view(span.batch_size, -1, H + 2 * K, self.head_dim).transpose(1, 2)
         qk_BHTD, v_BKTD = qkv_BHTD[:, : H + K], qkv_BHTD[:, H + K :]
         if self.q_norm is not None:
@@ -135,6 +144,13 @@ class Attention(nn.Module):
         if self.rotary is not None:
             qk_BHTD = rotate(qk_BHTD, *span.rotary[self.table])
         return qk_BHTD[:, :H], qk_BHTD[:, H:], v_BKTD
+
+    def _turn_one(self, qkv_RX: Tensor, span: Span) -> tuple[Tensor, Tensor, Tensor]:
+        """The same for a single token on a CPU, where every operator counts."""
+        H, K, D = self.num_heads, self.num_kv_heads, self.head_dim
+        heads_XD = qkv_RX.view(-1, D)
+        qk_1X1D = torch.mm(heads_XD.narrow(0, 0, H + K), rotation(span, self.table)).view(1, H + K, 1, D)
+        return qk_1X1D.narrow(1, 0, H), qk_1X1D.narrow(1, H, K), heads_XD.narrow(0, H + K, K).view(1, K, 1, D)
 
     def attend(
         self, q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask_B1TS: Tensor | None, *, is_causal: bool = False
