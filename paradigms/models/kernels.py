@@ -64,7 +64,7 @@ def _all_rows(num_rows: int) -> tuple[Tensor, Tensor]:
         return torch.arange(num_rows), torch.zeros(1, dtype=torch.long)
 
 
-def causal_conv(seen_BTC: Tensor, weight_CK: Tensor, bias_C: Tensor) -> Tensor:
+def causal_conv(seen_BTC: Tensor, weight_CK: Tensor, bias_C: Tensor | None) -> Tensor:
     """Depthwise causal convolution over T + K - 1 places, the first K - 1 of them the past; returns T places.
 
     K shifted multiply-adds: on a CPU several times faster than a grouped convolution of so short a kernel.
@@ -74,7 +74,10 @@ def causal_conv(seen_BTC: Tensor, weight_CK: Tensor, bias_C: Tensor) -> Tensor:
     if seen_BTC.device.type == "cuda":
         y_BCT = F.conv1d(seen_BTC.transpose(1, 2), weight_CK[:, None], bias_C, groups=weight_CK.shape[0])
         return y_BCT.transpose(1, 2)
-    y_BTC = torch.addcmul(bias_C, seen_BTC[:, :T], weight_CK[:, 0])
+    if bias_C is None:
+        y_BTC = seen_BTC[:, :T] * weight_CK[:, 0]
+    else:
+        y_BTC = torch.addcmul(bias_C, seen_BTC[:, :T], weight_CK[:, 0])
     for k in range(1, K):
         y_BTC = torch.addcmul(y_BTC, seen_BTC[:, k : k + T], weight_CK[:, k])
     return y_BTC

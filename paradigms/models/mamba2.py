@@ -1,7 +1,7 @@
 """Mamba-2 layer (arXiv 2405.21060): projection, short causal convolution, state-space duality, gated norm, projection.
 
 Dimension letters: B batch, T tokens, R = B T rows, E model width, I inner width, C convolution channels (x, B and C),
-H heads, P head width, G groups, N state, W d_conv - 1.
+H heads, P head width, G groups, N state, K width of the convolution, W = K - 1.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paradigms.models import kernels
-from paradigms.models.layers import Span, matrix, positive, rms_norm
+from paradigms.models.layers import Derived, Span, matrix, positive, rms_norm
 from paradigms.models.state import ReplayedState, StateSpec
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
+
+NORMS = ("after_gate", "before_gate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,56 +30,76 @@ class Mamba2Config:
     """Mamba-2 layer, in its paper's words.
 
     Attributes:
-        expand: inner width over model width.
+        expand: inner width over model width; None where d_inner says it.
+        d_inner: I, where it is no multiple of the model width (Nemotron-H, Falcon-H1); None is expand x d_model.
         head_dim, d_state, num_groups: P, N and G.
-        d_conv: width of the convolution.
+        d_conv: K.
+        conv_bias, proj_bias: add a bias to the convolution, to both projections.
+        norm: where the inner RMS norm stands. after_gate: norm(y x silu(z)), the paper's and the released models';
+            before_gate: norm(y) x silu(z); None: no norm (Falcon-H1). It is taken over each of the groups by itself.
+        dt_min, dt_max: bounds of dt after its softplus; None where there is none.
         chunk_len: tokens that the chunked form computes by one matrix product.
     """
 
-    expand: int = 2
+    expand: int | None = 2
+    d_inner: int | None = None
     head_dim: int = 64
     d_state: int = 64
     num_groups: int = 1
     d_conv: int = 4
+    conv_bias: bool = True
+    proj_bias: bool = False
+    norm: str | None = "after_gate"
+    dt_min: float | None = None
+    dt_max: float | None = None
     chunk_len: int = 32
 
     key: ClassVar[str] = "mamba2"
     recurrent: ClassVar[bool] = True
     free: ClassVar[tuple[str, int]] = ("d_state", 4)
 
-    def d_inner(self, d_model: int) -> int:
-        return self.expand * d_model
+    def inner(self, d_model: int) -> int:
+        """I."""
+        return self.d_inner or (self.expand or 0) * d_model
 
     def num_heads(self, d_model: int) -> int:
-        return self.d_inner(d_model) // self.head_dim
+        return self.inner(d_model) // self.head_dim
 
     def conv_dim(self, d_model: int) -> int:
         """Channels that pass the short convolution: x, B and C."""
-        return self.d_inner(d_model) + 2 * self.num_groups * self.d_state
+        return self.inner(d_model) + 2 * self.num_groups * self.d_state
 
     def check(self, model: ModelConfig) -> None:
         key = f"model.{self.key}"
-        positive(key, expand=self.expand, head_dim=self.head_dim, d_state=self.d_state, num_groups=self.num_groups)
-        positive(key, d_conv=self.d_conv, chunk_len=self.chunk_len)
-        inner = self.d_inner(model.d_model)
-        if inner % self.head_dim:
-            raise ValueError(f"{key}.head_dim={self.head_dim} must divide expand x model.d_model = {inner}")
-        if self.num_heads(model.d_model) % self.num_groups:
+        if (self.expand is None) == (self.d_inner is None):
             raise ValueError(
-                f"{key}.num_groups={self.num_groups} must divide the {self.num_heads(model.d_model)} heads"
+                f"{key}.expand={self.expand} and d_inner={self.d_inner}: give one of them and leave the other null"
             )
+        positive(key, expand=self.expand or 1, d_inner=self.d_inner or 1, head_dim=self.head_dim)
+        positive(key, d_state=self.d_state, num_groups=self.num_groups, d_conv=self.d_conv, chunk_len=self.chunk_len)
+        inner, heads = self.inner(model.d_model), self.num_heads(model.d_model)
+        if inner % self.head_dim:
+            raise ValueError(f"{key}.head_dim={self.head_dim} must divide the inner width of {inner}")
+        if heads % self.num_groups:
+            raise ValueError(f"{key}.num_groups={self.num_groups} must divide the {heads} heads")
+        if self.norm is not None and self.norm not in NORMS:
+            raise ValueError(f"{key}.norm={self.norm!r} is unknown; it is null or one of {', '.join(NORMS)}")
+        low, high = self.dt_min or 0.0, math.inf if self.dt_max is None else self.dt_max
+        if not 0 <= low < high:
+            raise ValueError(f"{key}.dt_min={self.dt_min} must lie between 0 and dt_max={self.dt_max}")
 
     def num_parameters(self, d_model: int) -> int:
-        inner, conv, heads = self.d_inner(d_model), self.conv_dim(d_model), self.num_heads(d_model)
-        in_proj = d_model * (inner + conv + heads)  # z, xBC, dt
-        return in_proj + conv * (self.d_conv + 1) + 3 * heads + inner + inner * d_model
+        inner, conv, heads = self.inner(d_model), self.conv_dim(d_model), self.num_heads(d_model)
+        projected = inner + conv + heads  # z, xBC, dt
+        projections = d_model * (projected + inner) + self.proj_bias * (projected + d_model)
+        return projections + conv * (self.d_conv + self.conv_bias) + 3 * heads + (self.norm is not None) * inner
 
     def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
         """The last d_conv - 1 inputs of the convolution and heads x head_dim x d_state numbers whatever the length, the
         latter in at least float32.
         """
         conv = self.conv_dim(d_model) * (self.d_conv - 1) * itemsize
-        return conv + self.d_inner(d_model) * self.d_state * max(itemsize, 4)
+        return conv + self.inner(d_model) * self.d_state * max(itemsize, 4)
 
     def build(self, model: ModelConfig, shared: nn.ModuleDict) -> Mamba2:
         return Mamba2(self, model)
@@ -86,14 +108,14 @@ class Mamba2Config:
 class Mamba2State(ReplayedState):
     """Convolution window and recurrent state of one Mamba-2 layer, constant in length."""
 
-    names = ("conv_BCW", "ssm_BHPN")
+    names = ("conv_BWC", "ssm_BHPN")
 
-    def __init__(self, mixer: Mamba2, conv_BCW: Tensor, ssm_BHPN: Tensor) -> None:
+    def __init__(self, mixer: Mamba2, conv_BWC: Tensor, ssm_BHPN: Tensor) -> None:
         super().__init__()
-        self.mixer, self.conv_BCW, self.ssm_BHPN = mixer, conv_BCW, ssm_BHPN
+        self.mixer, self.conv_BWC, self.ssm_BHPN = mixer, conv_BWC, ssm_BHPN
 
     def used_bytes(self, lengths: Sequence[int]) -> int:
-        return self.conv_BCW.nbytes + self.ssm_BHPN.nbytes + self.marked_bytes()
+        return self.conv_BWC.nbytes + self.ssm_BHPN.nbytes + self.marked_bytes()
 
     def feed(self, inputs: tuple[Tensor, ...], pads_B: Tensor | None) -> None:
         xBC_BTC, dt_BTH = inputs
@@ -103,15 +125,21 @@ class Mamba2State(ReplayedState):
 class Mamba2(nn.Module):
     """One Mamba-2 mixer; parameters as in the paper's reference implementation, and so the initial dt, A and D."""
 
+    in_bias: Tensor | None
+    out_bias: Tensor | None
+    conv_bias: Tensor | None
+
     def __init__(self, config: Mamba2Config, model: ModelConfig) -> None:
         super().__init__()
         d_model = model.d_model
         self.config, self.norm_eps = config, model.norm_eps
-        self.d_inner, self.conv_dim = config.d_inner(d_model), config.conv_dim(d_model)
+        self.d_inner, self.conv_dim = config.inner(d_model), config.conv_dim(d_model)
         self.num_heads = heads = config.num_heads(d_model)
-        self.in_proj = matrix(d_model, self.d_inner + self.conv_dim + heads)
+        projected = self.d_inner + self.conv_dim + heads
+        self.in_proj = matrix(d_model, projected)
+        self.in_bias = nn.Parameter(torch.zeros(projected)) if config.proj_bias else None
         self.conv_weight = nn.Parameter(torch.empty(self.conv_dim, config.d_conv))
-        self.conv_bias = nn.Parameter(torch.zeros(self.conv_dim))
+        self.conv_bias = nn.Parameter(torch.zeros(self.conv_dim)) if config.conv_bias else None
         bound = config.d_conv**-0.5
         nn.init.uniform_(self.conv_weight, -bound, bound)
         # dt starts log-uniform in [0.001, 0.1]; the bias is the inverse of softplus there.
@@ -119,62 +147,76 @@ class Mamba2(nn.Module):
         self.dt_bias = nn.Parameter(dt_H + torch.log(-torch.expm1(-dt_H)))
         self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
         self.D = nn.Parameter(torch.ones(heads))
-        self.inner_norm = nn.Parameter(torch.ones(self.d_inner))
+        if config.norm is not None:
+            self.inner_norm = nn.Parameter(torch.ones(self.d_inner))
         self.out = matrix(self.d_inner, d_model)
+        self.out_bias = nn.Parameter(torch.zeros(d_model)) if config.proj_bias else None
+        self._constants = Derived(_constants)
 
     def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> Mamba2State:
         c = self.config
         wide = torch.promote_types(spec.dtype, torch.float32)
-        conv = torch.zeros(batch_size, self.conv_dim, c.d_conv - 1, device=spec.device, dtype=spec.dtype)
+        conv = torch.zeros(batch_size, c.d_conv - 1, self.conv_dim, device=spec.device, dtype=spec.dtype)
         ssm = torch.zeros(batch_size, self.num_heads, c.head_dim, c.d_state, device=spec.device, dtype=wide)
         return Mamba2State(self, conv, ssm)
 
     def forward(self, x_RE: Tensor, span: Span, state: Mamba2State | None) -> Tensor:
-        B = span.batch_size
-        z_RI, xBC_RC, dt_RH = (x_RE @ self.in_proj).split((self.d_inner, self.conv_dim, self.num_heads), -1)
+        B, c = span.batch_size, self.config
+        projected = x_RE @ self.in_proj if self.in_bias is None else torch.addmm(self.in_bias, x_RE, self.in_proj)
+        z_RI, xBC_RC, dt_RH = projected.split((self.d_inner, self.conv_dim, self.num_heads), -1)
         wide = torch.promote_types(x_RE.dtype, torch.float32)
         dt_RH = F.softplus(dt_RH.to(wide) + self.dt_bias.to(wide))
+        if c.dt_min is not None or c.dt_max is not None:
+            dt_RH = dt_RH.clamp(c.dt_min, c.dt_max)
         xBC_BTC, dt_BTH = xBC_RC.view(B, -1, self.conv_dim), dt_RH.view(B, -1, self.num_heads)
         if state is not None and span.write:
             state.log((xBC_BTC, dt_BTH), span.num_tokens)
-        y_BTI = self.scan(xBC_BTC, dt_BTH, state, span.pads_B, write=span.write)
-        y_RI = y_BTI.reshape(-1, self.d_inner)
-        return kernels.product(rms_norm(y_RI * F.silu(z_RI), self.inner_norm, self.norm_eps), self.out)
+        y_RI = self.scan(xBC_BTC, dt_BTH, state, span.pads_B, write=span.write)
+        out_RE = kernels.product(self._gated(y_RI, z_RI), self.out)
+        return out_RE if self.out_bias is None else out_RE + self.out_bias
+
+    def _gated(self, y_RI: Tensor, z_RI: Tensor) -> Tensor:
+        """The gate and the norm, whichever stands first."""
+        if self.config.norm == "before_gate":
+            return self._normed(y_RI) * F.silu(z_RI)
+        y_RI = F.silu(z_RI) * y_RI
+        return y_RI if self.config.norm is None else self._normed(y_RI)
+
+    def _normed(self, y_RI: Tensor) -> Tensor:
+        G = self.config.num_groups
+        if G == 1:
+            return rms_norm(y_RI, self.inner_norm, self.norm_eps)
+        width = self.d_inner // G
+        return F.rms_norm(y_RI.view(-1, G, width), (width,), None, self.norm_eps).view_as(y_RI) * self.inner_norm
 
     def scan(
         self, xBC_BTC: Tensor, dt_BTH: Tensor, state: Mamba2State | None, pads_B: Tensor | None, *, write: bool
     ) -> Tensor:
         """Convolution and recurrence over any number of tokens, from any state, rows padded on the left or not."""
-        A_H = -self.A_log.to(dt_BTH.dtype).exp()
         if xBC_BTC.shape[1] == 1 and state is not None and write and pads_B is None:
-            return self._step(xBC_BTC[:, 0], dt_BTH[:, 0], A_H, state)[:, None]
-        return self._chunked(xBC_BTC, dt_BTH, A_H, state, pads_B, write)
+            return self._step(xBC_BTC, dt_BTH, state)
+        return self._chunked(xBC_BTC, dt_BTH, state, pads_B, write)
 
-    def _step(self, xBC_BC: Tensor, dt_BH: Tensor, A_H: Tensor, state: Mamba2State) -> Tensor:
+    def _step(self, xBC_B1C: Tensor, dt_B1H: Tensor, state: Mamba2State) -> Tensor:
         """One token through convolution window and recurrence, the state updated in place."""
         c = self.config
-        window_BCW = torch.cat((state.conv_BCW, xBC_BC[..., None]), -1)
-        state.conv_BCW.copy_(window_BCW[..., 1:])
-        xBC_BC = F.silu((window_BCW * self.conv_weight).sum(-1) + self.conv_bias)
+        A_H, conv_KC, bias_KC = self._constants(self.A_log, self.conv_weight, self.conv_bias)
+        window_BKC = torch.cat((state.conv_BWC, xBC_B1C), 1)
+        state.conv_BWC.copy_(window_BKC[:, 1:])
+        weighted_BKC = window_BKC * conv_KC if bias_KC is None else torch.addcmul(bias_KC, window_BKC, conv_KC)
+        xBC_BC = F.silu(weighted_BKC.sum(1))
         x_BI, B_BN, C_BN = xBC_BC.split((self.d_inner, c.num_groups * c.d_state, c.num_groups * c.d_state), -1)
-        x_BHP = x_BI.view(-1, self.num_heads, c.head_dim)
-        groups = (-1, c.num_groups, c.d_state)
-        y_BHP = kernels.ssd_step(x_BHP, dt_BH, A_H, B_BN.view(groups), C_BN.view(groups), state.ssm_BHPN)
-        return (y_BHP + self.D[:, None] * x_BHP).reshape(-1, self.d_inner).to(xBC_BC.dtype)
+        x_BHP, groups = x_BI.view(-1, self.num_heads, c.head_dim), (-1, c.num_groups, c.d_state)
+        y_BHP = kernels.ssd_step(x_BHP, dt_B1H[:, 0], A_H, B_BN.view(groups), C_BN.view(groups), state.ssm_BHPN)
+        return torch.addcmul(y_BHP, self.D[:, None], x_BHP).view(-1, self.d_inner).to(xBC_BC.dtype)
 
     def _chunked(
-        self,
-        xBC_BTC: Tensor,
-        dt_BTH: Tensor,
-        A_H: Tensor,
-        state: Mamba2State | None,
-        pads_B: Tensor | None,
-        write: bool,
+        self, xBC_BTC: Tensor, dt_BTH: Tensor, state: Mamba2State | None, pads_B: Tensor | None, write: bool
     ) -> Tensor:
         c = self.config
         B, T, _ = xBC_BTC.shape
         W = c.d_conv - 1
-        past_BWC = xBC_BTC.new_zeros(B, W, self.conv_dim) if state is None else state.conv_BCW.transpose(1, 2)
+        past_BWC = xBC_BTC.new_zeros(B, W, self.conv_dim) if state is None else state.conv_BWC
         seen_BSC = torch.cat((past_BWC, xBC_BTC), 1)  # S = W + T places
         if pads_B is not None:
             seen_BSC = kernels.close_gap(seen_BSC, pads_B, W)
@@ -187,13 +229,27 @@ class Mamba2(nn.Module):
         y_BTHP, last_BHPN = kernels.ssd_chunked(
             x_BTHP,
             dt_BTH,
-            A_H,
+            -self.A_log.to(dt_BTH.dtype).exp(),
             B_BTN.reshape(groups).to(dt_BTH.dtype),
             C_BTN.reshape(groups).to(dt_BTH.dtype),
             None if state is None else state.ssm_BHPN,
             c.chunk_len,
         )
         if state is not None and write:
-            state.conv_BCW.copy_(seen_BSC[:, T:].transpose(1, 2))
+            state.conv_BWC.copy_(seen_BSC[:, T:])
             state.ssm_BHPN.copy_(last_BHPN)
-        return (y_BTHP + self.D[:, None] * x_BTHP).reshape(B, T, self.d_inner).to(xBC_BTC.dtype)
+        return (y_BTHP + self.D[:, None] * x_BTHP).reshape(B * T, self.d_inner).to(xBC_BTC.dtype)
+
+
+def _constants(
+    A_log_H: Tensor, conv_weight_CK: Tensor, conv_bias_C: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What a step needs of the weights: A; the convolution's weights along contiguous channels; its bias in the first
+    of K rows that are summed anyway.
+    """
+    wide = torch.promote_types(A_log_H.dtype, torch.float32)
+    conv_KC = conv_weight_CK.t().contiguous()
+    if conv_bias_C is None:
+        return -A_log_H.to(wide).exp(), conv_KC, None
+    bias_KC = F.pad(conv_bias_C[None], (0, 0, 0, conv_KC.shape[0] - 1))
+    return -A_log_H.to(wide).exp(), conv_KC, bias_KC

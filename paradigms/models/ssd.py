@@ -18,16 +18,18 @@ from torch import Tensor
 
 
 def ssd_step(x_BHP: Tensor, dt_BH: Tensor, A_H: Tensor, B_BGN: Tensor, C_BGN: Tensor, state_BHPN: Tensor) -> Tensor:
-    """One token; updates `state_BHPN` in place and returns y_BHP."""
-    heads_per_group = x_BHP.shape[1] // B_BGN.shape[1]
-    if B_BGN.shape[1] == 1:
-        B_BHN, C_BHN = B_BGN, C_BGN  # broadcast over the heads
-    else:
-        B_BHN, C_BHN = (value.repeat_interleave(heads_per_group, 1) for value in (B_BGN, C_BGN))
-    decay_BH = torch.exp(dt_BH * A_H)
-    state_BHPN.mul_(decay_BH[..., None, None])
-    state_BHPN.addcmul_((dt_BH[..., None] * x_BHP)[..., None], B_BHN[:, :, None])
-    return (state_BHPN * C_BHN[:, :, None]).sum(-1)
+    """One token; updates `state_BHPN` in place and returns y_BHP.
+
+    The heads of a group share B and C, so that the group's states, one below the other, are one matrix: reading them
+    out is one product.
+    """
+    B, H, P, N = state_BHPN.shape
+    groups = B * B_BGN.shape[1]
+    state_BHPN.mul_(torch.exp(dt_BH * A_H)[..., None, None])
+    state_MRN = state_BHPN.view(groups, -1, N)  # M groups of all rows, R heads and their widths
+    dx_MR1 = (dt_BH[..., None] * x_BHP).view(groups, -1, 1)
+    state_MRN.addcmul_(dx_MR1, B_BGN.reshape(groups, 1, N).to(state_BHPN.dtype))
+    return torch.bmm(state_MRN, C_BGN.reshape(groups, N, 1).to(state_BHPN.dtype)).view(B, H, P)
 
 
 def ssd_recurrence(

@@ -24,6 +24,8 @@ VARIANTS = [
     {"block": "M", "mamba2": Mamba2Config(num_groups=2, d_state=12, head_dim=16, d_conv=3)},
     {"block": "MAF"},
     {"block": "AF", "causal": False, "noise": "absorbing"},
+    {"block": "M", "mamba2": Mamba2Config(expand=None, d_inner=96, head_dim=16, conv_bias=False, norm=None)},
+    {"block": "M", "mamba2": Mamba2Config(proj_bias=True)},
 ]
 
 

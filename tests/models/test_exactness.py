@@ -52,6 +52,13 @@ CONFIGS = {
 
 
 def random_model(config: ModelConfig, dtype: torch.dtype) -> Model:
+    "mamba2 norm before gate": ModelConfig(
+        **SIZES,
+        block="M",
+        mamba2=Mamba2Config(
+            num_groups=2, d_state=8, head_dim=16, chunk_len=5, norm="before_gate", dt_max=0.05, conv_bias=False
+        ),
+    ),
     """Weights large enough that attention and states matter; fresh ones are nearly linear."""
     torch.manual_seed(0)
     model = config.build()
