@@ -9,6 +9,8 @@ import torch
 
 from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
+from paradigms.models.experts import ExpertsConfig
+from paradigms.models.latent_attention import LatentAttentionConfig
 from paradigms.models.mamba2 import Mamba2Config
 from paradigms.models.sliding_attention import SlidingAttentionConfig
 
@@ -22,10 +24,15 @@ VARIANTS = [
     {"block": "WAM", "sliding_attention": SlidingAttentionConfig(window=1, qk_norm=True)},
     {"block": "M"},
     {"block": "M", "mamba2": Mamba2Config(num_groups=2, d_state=12, head_dim=16, d_conv=3)},
-    {"block": "MAF"},
-    {"block": "AF", "causal": False, "noise": "absorbing"},
     {"block": "M", "mamba2": Mamba2Config(expand=None, d_inner=96, head_dim=16, conv_bias=False, norm=None)},
     {"block": "M", "mamba2": Mamba2Config(proj_bias=True)},
+    {"block": "MAF"},
+    {"block": "LF"},
+    {"block": "LF", "latent_attention": LatentAttentionConfig(form="latent", q_rank=24, value_dim=20)},
+    {"block": "LF", "latent_attention": LatentAttentionConfig(form="expanded", num_heads=3, rope_dim=8)},
+    {"block": "AFAE"},
+    {"block": "AE", "experts": ExpertsConfig(width=24, top_k=3, num_shared=2, shared_width=16, shared_gate=True)},
+    {"block": "AF", "causal": False, "noise": "absorbing"},
 ]
 
 

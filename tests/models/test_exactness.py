@@ -15,6 +15,8 @@ from paradigms import zoo
 from paradigms.models import kernels, ssd
 from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
+from paradigms.models.experts import ExpertsConfig
+from paradigms.models.latent_attention import LatentAttentionConfig
 from paradigms.models.mamba2 import Mamba2Config
 from paradigms.models.rotary import RopeScaling
 from paradigms.models.sliding_attention import SlidingAttentionConfig
@@ -24,6 +26,10 @@ from paradigms.training import checkpoint
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 V = 50
 SIZES = {"vocab_size": V, "d_model": 64, "num_blocks": 2, "max_positions": 64}
+LATENT = LatentAttentionConfig(num_heads=3, kv_rank=40, nope_dim=16, rope_dim=8, value_dim=20, form="latent")
+GROUPED = ExpertsConfig(
+    num_experts=12, top_k=3, width=24, scoring="sigmoid", num_groups=4, top_groups=2, group_best=2, routed_scale=1.5
+)
 CONFIGS = {
     "attention": ModelConfig(**SIZES),
     "grouped-query": ModelConfig(**SIZES, attention=AttentionConfig(num_kv_heads=2)),
@@ -46,12 +52,6 @@ CONFIGS = {
     "mamba2 groups": ModelConfig(
         **SIZES, block="M", mamba2=Mamba2Config(num_groups=2, d_state=16, head_dim=16, chunk_len=5)
     ),
-    "denoiser": ModelConfig(**SIZES, causal=False, noise="absorbing", shift_logits=True),
-    "hybrid": ModelConfig(**SIZES, block="AMF", mamba2=Mamba2Config(chunk_len=8)),
-}
-
-
-def random_model(config: ModelConfig, dtype: torch.dtype) -> Model:
     "mamba2 norm before gate": ModelConfig(
         **SIZES,
         block="M",
@@ -59,12 +59,25 @@ def random_model(config: ModelConfig, dtype: torch.dtype) -> Model:
             num_groups=2, d_state=8, head_dim=16, chunk_len=5, norm="before_gate", dt_max=0.05, conv_bias=False
         ),
     ),
+    "denoiser": ModelConfig(**SIZES, causal=False, noise="absorbing", shift_logits=True),
+    "latent attention": ModelConfig(**SIZES, block="LF", latent_attention=LatentAttentionConfig(kv_rank=24, q_rank=40)),
+    "latent expanded at each step": ModelConfig(**SIZES, block="LF", latent_attention=LATENT),
+    "latent kept expanded": ModelConfig(
+        **SIZES, block="LF", latent_attention=dataclasses.replace(LATENT, form="expanded", value_dim=24)
+    ),
+    "experts": ModelConfig(**SIZES, block="AE", experts=ExpertsConfig(width=40, num_shared=1, shared_gate=True)),
+    "experts in groups": ModelConfig(**SIZES, block="LE", latent_attention=LATENT, experts=GROUPED),
+    "hybrid": ModelConfig(**SIZES, block="AMF", mamba2=Mamba2Config(chunk_len=8)),
+}
+
+
+def random_model(config: ModelConfig, dtype: torch.dtype) -> Model:
     """Weights large enough that attention and states matter; fresh ones are nearly linear."""
     torch.manual_seed(0)
     model = config.build()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.dim() == 2 and "conv" not in name:
+            if parameter.dim() in (2, 3) and "conv" not in name:
                 parameter.mul_(4)
     return model.to(dtype).eval().requires_grad_(False)
 
