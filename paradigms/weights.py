@@ -88,7 +88,7 @@ class Zoo:
 
     def load(self, wanted: Wanted, report: Report) -> Weights:
         folder, card = zoo.find(wanted.model)
-        return _from_folder(folder, card, self.checkpoint_id(wanted))
+        return _from_folder(folder, card, wanted, self.checkpoint_id(wanted))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class SavedCheckpoint:
         return self._card(wanted)["weights_sha256"][:16]
 
     def load(self, wanted: Wanted, report: Report) -> Weights:
-        return _from_folder(Path(self.path), self._card(wanted), self.checkpoint_id(wanted))
+        return _from_folder(Path(self.path), self._card(wanted), wanted, self.checkpoint_id(wanted))
 
     def _card(self, wanted: Wanted) -> dict[str, Any]:
         card = checkpoint.read_card(Path(self.path))
@@ -125,7 +125,7 @@ class RandomWeights:
         """Nothing was learnt, so no length is beyond it."""
 
     def checkpoint_id(self, wanted: Wanted) -> str:
-        return content_hash(["random", self.seed, checkpoint.config_dict(wanted.model)])
+        return content_hash(["random", self.seed, checkpoint.network_dict(wanted.model)])
 
     def load(self, wanted: Wanted, report: Report) -> Weights:
         torch.manual_seed(self.seed)
@@ -150,7 +150,7 @@ class TrainedHere(Recipe):
         corpus = load_corpus(wanted.corpus)
         return content_hash(
             {
-                "model": checkpoint.config_dict(wanted.model),
+                "model": checkpoint.network_dict(wanted.model),
                 "recipe": dataclasses.asdict(self),
                 "corpus": corpus.sha256,
                 "tokenizer": _load_tokenizer(wanted.tokenizer, wanted.corpus).sha256,
@@ -165,7 +165,7 @@ class TrainedHere(Recipe):
         folder = CHECKPOINTS / self.checkpoint_id(wanted)
         if not (folder / checkpoint.CARD).exists():
             self._train(wanted, folder, report)
-        return _from_folder(folder, checkpoint.read_card(folder), folder.name)
+        return _from_folder(folder, checkpoint.read_card(folder), wanted, folder.name)
 
     def _train(self, wanted: Wanted, folder: Path, report: Report) -> None:
         corpus, tokenizer = load_corpus(wanted.corpus), _load_tokenizer(wanted.tokenizer, wanted.corpus)
@@ -224,8 +224,9 @@ def heldout_likelihood(weights: Weights, corpus: Corpus, *, num_masks: int = HEL
     return validate(weights.model, windows, weights.tokenizer, num_masks=num_masks)
 
 
-def _from_folder(folder: Path, card: Mapping[str, Any], checkpoint_id: str) -> Weights:
-    model = checkpoint.load_model(folder, card)
+def _from_folder(folder: Path, card: Mapping[str, Any], wanted: Wanted, checkpoint_id: str) -> Weights:
+    """The network of the card, which is the one wanted, computed as wanted."""
+    model = checkpoint.load_model(folder, card, dataclasses.replace(wanted.model, target_parameters=None))
     return Weights(model, checkpoint.load_tokenizer(folder), checkpoint_id, card)
 
 

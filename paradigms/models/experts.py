@@ -131,9 +131,8 @@ class Experts(nn.Module):
         self.config, d_model = config, model.d_model
         assert config.width is not None
         self.router = matrix(d_model, config.num_experts)
-        self.gate_up = nn.Parameter(torch.empty(config.num_experts, d_model, 2 * config.width).normal_(std=0.02))
-        into_residual = 0.02 / len(model.layers) ** 0.5  # as the stack initialises its matrices
-        self.down = nn.Parameter(torch.empty(config.num_experts, config.width, d_model).normal_(std=into_residual))
+        self.gate_up = nn.Parameter(torch.empty(config.num_experts, d_model, 2 * config.width))
+        self.down = nn.Parameter(torch.empty(config.num_experts, config.width, d_model))
         if config.routing_bias:
             self.register_buffer("routing_bias", torch.zeros(config.num_experts))
         if config.num_shared:

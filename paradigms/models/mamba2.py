@@ -56,6 +56,7 @@ class Mamba2Config:
 
     key: ClassVar[str] = "mamba2"
     recurrent: ClassVar[bool] = True
+    not_weights: ClassVar[tuple[str, ...]] = ("chunk_len",)
     free: ClassVar[tuple[str, int]] = ("d_state", 4)
 
     def inner(self, d_model: int) -> int:

@@ -73,7 +73,8 @@ class Model(nn.Module):
         (GPT-2).
         """
         for name, parameter in self.named_parameters():
-            if parameter.dim() == 2 and "conv_weight" not in name:
+            of_experts = parameter.dim() == 3 and name.endswith((".gate_up", ".down"))
+            if (parameter.dim() == 2 or of_experts) and "conv_weight" not in name:
                 into_residual = name.endswith((".out", ".down"))
                 nn.init.normal_(parameter, std=0.02 / (len(self.layers) ** 0.5 if into_residual else 1))
 

@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from paradigms.data.tokenizers import Tokenizer
-from paradigms.models.config import ModelConfig
+from paradigms.models.config import PARTS, ModelConfig
 from paradigms.models.stack import Model
 
 WEIGHTS, TOKENIZER, CARD = "model.safetensors", "tokenizer.json", "card.json"
@@ -63,8 +63,12 @@ def read_card(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is damaged ({error}); delete the folder {folder} and train again") from None
 
 
-def load_model(folder: Path, card: Mapping[str, Any]) -> Model:
+def load_model(folder: Path, card: Mapping[str, Any], config: ModelConfig | None = None) -> Model:
     """The model of a checkpoint, in float32.
+
+    Args:
+        config: the card's network with options of its own that do not change weights (`network_dict`); None is the
+            card's.
 
     Raises:
         ValueError: weights that are missing, damaged, or not those that the card speaks of.
@@ -80,7 +84,7 @@ def load_model(folder: Path, card: Mapping[str, Any]) -> Model:
             f"{path} is damaged: its SHA-256 is {found[:12]}…, not {card['weights_sha256'][:12]}…; {advice}"
         )
     tensors, _ = read_tensors(path)
-    model = model_config(card).build()
+    model = (config or model_config(card)).build()
     try:
         model.load_state_dict(tensors)
     except RuntimeError:
@@ -110,6 +114,21 @@ def model_config(card: Mapping[str, Any]) -> ModelConfig:
 def config_dict(config: ModelConfig) -> dict[str, Any]:
     """A config as a card stores it: solved widths, no target."""
     return {**dataclasses.asdict(config), "target_parameters": None}
+
+
+def network_dict(config: ModelConfig) -> dict[str, Any]:
+    """What decides the weights: a config without the options that its parts declare `not_weights`, which change how
+    the same function is computed.
+    """
+    values = config_dict(config)
+    for key, kind in PARTS.items():
+        if values[key] is not None:
+            values[key] = {name: value for name, value in values[key].items() if name not in _not_weights(kind)}
+    return values
+
+
+def _not_weights(kind: Any) -> tuple[str, ...]:
+    return getattr(kind, "not_weights", ())
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

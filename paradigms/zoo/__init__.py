@@ -43,7 +43,7 @@ def find(config: ModelConfig) -> tuple[Path, dict[str, Any]]:
 
 def differences(wanted: ModelConfig, found: ModelConfig) -> str:
     """Fields in which two configs differ, as `d_model is 128 there, not 256`; empty when they are the same network."""
-    left, right = (_flat(checkpoint.config_dict(config)) for config in (wanted, found))
+    left, right = (_flat(checkpoint.network_dict(config)) for config in (wanted, found))
     return ", ".join(
         f"{name} is {right.get(name)} there, not {left.get(name)}"
         for name in {**left, **right}
