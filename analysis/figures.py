@@ -92,6 +92,7 @@ def _against(
                 text = str(series)
                 if slope_of:
                     text += "\n" + findings.slope_text(statistics.loglog_slope(line["x"], line[slope_of]))
+                    text += " (part extrapolated)" if line["extrapolated"].any() else ""
                 handles.append(style.handle(text, mark, dash=dash))
         for index, (panel, metric) in enumerate(zip(panels, metrics, strict=True)):
             style.log_axis(panel, "x", values=rows["x"])

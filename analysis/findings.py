@@ -52,6 +52,11 @@ def slope_text(slope: Estimate) -> str:
     return f"slope {slope.value:.2f} ± {max(slope.value - slope.low, 0.001):.2g}"
 
 
+def named(row: dict[str, Any]) -> str:
+    """A series at its headline cell, and whether that was run whole."""
+    return f"{row['series']}{' (extrapolated)' if row['extrapolated'] else ''}"
+
+
 def where(cells: pd.DataFrame) -> str:
     """At which work the headline cells stand: "at 512 output tokens"."""
     if not len(cells):
@@ -84,13 +89,13 @@ def latency(frames: Frames) -> str:
     cells = ratio_to_reference(frames)
     reference = reference_label(frames)
     rows = cells.sort_values("e2e_s").to_dict("records")
-    text = f"{capital(where(cells))} {rows[0]['series']} is fastest with {number(rows[0]['e2e_s'])} s"
+    text = f"{capital(where(cells))} {named(rows[0])} is fastest with {number(rows[0]['e2e_s'])} s"
     others = [row for row in rows if row["label"] != reference and row["ratio"].count]
     if others:
         slowest = max(others, key=lambda row: row["ratio"].value)
         ratio = slowest["ratio"]
         text += (
-            f"; {slowest['series']} takes {with_interval(ratio)} times as long as {reference}"
+            f"; {named(slowest)} takes {with_interval(ratio)} times as long as {reference}"
             f" (paired within {ratio.count} round{'s' * (ratio.count > 1)})"
         )
     return text + "."
@@ -104,7 +109,8 @@ def slopes(frames: Frames) -> str:
     }
     low, high = min(found, key=lambda name: found[name].value), max(found, key=lambda name: found[name].value)
     text = f"Latency grows with length as N^slope: {high} has {slope_text(found[high])}"
-    return text + (f", {low} {slope_text(found[low])}." if low != high else ".")
+    text += f", {low} {slope_text(found[low])}" if low != high else ""
+    return text + ("; lines with extrapolated points among them." if rows["extrapolated"].any() else ".")
 
 
 def seconds_a_token(frames: Frames) -> str:

@@ -23,18 +23,18 @@ from paradigms.records import STATUSES, canonical_json
 TEXT = ("key", "cell_key", "status", "error", "started_at", "machine_id", "machine", "cpu", "gpu", "code", "checkpoint",
         "execution", "kernels", "corpus_sha256", "torch_version", "python_version", "transformers_version",
         "paradigm.name", "paradigm.label", "sweep.name")  # fmt: skip
-FLAGS = ("contended", "is_anchor", "warmup_steady", "bits_per_byte_is_bound", "corpus_is_zoo_corpus")
+FLAGS = ("contended", "extrapolated", "is_anchor", "warmup_steady", "bits_per_byte_is_bound", "corpus_is_zoo_corpus")
 SLOW = 1.2  # a probe this much slower than the machine's best marks its unit
 WORK = ("workload.output_len", "workload.prompt_len", "workload.batch_size")
 BYTES = ("weight_bytes", "state_used_bytes", "state_allocated_bytes", "state_formula_bytes", "peak_tensor_bytes",
          "peak_rss_bytes", "cuda_peak_allocated_bytes", "cuda_peak_reserved_bytes")  # fmt: skip
 UNIT_NUMBERS = ("round", "parameters", *BYTES, "import_s", "load_s", "compile_s", "warmup_s", "steady_s", "num_warmups",
-                "bits_per_byte", "bits_per_byte_se", "checkpoint_tokens", "load_before", "load_after", "steal_fraction",
+                "forwards_timed", "bits_per_byte", "bits_per_byte_se", "checkpoint_tokens", "load_before", "load_after", "steal_fraction",
                 "cpu_mhz_before", "cpu_mhz_after", "probe_before_s", "probe_after_s")  # fmt: skip
 REQUEST_NUMBERS = ("repeat", "row", "seed", "prompt_tokens", "requested_tokens", "committed_tokens", "ttft_s", "tpot_s",
                    "e2e_s", "itl_median_s", "itl_max_s", "num_chunks", "max_chunk_tokens", "nfe", "positions_computed",
                    "step_time_s", "prefill_s", "token_entropy_nats", "distinct_1", "distinct_2",
-                   "judge_bits_per_byte")  # fmt: skip
+                   "judge_bits_per_byte", "forwards_timed")  # fmt: skip
 TRAINING_NUMBERS = (
     "step",
     "tokens",
@@ -54,7 +54,7 @@ class Frames:
     Attributes:
         folders: where they came from.
         runs: a row a unit, of every status, factors and observations; `cell` names config and machine.
-        requests: a row a timed request of an ok unit.
+        requests: a row a timed request of an ok unit; `extrapolated` where only some of its forwards were timed.
         training: a row a training step of a checkpoint that a unit used.
         notes: what was left out, one sentence each.
     """
@@ -86,6 +86,9 @@ class Frames:
         cells = cells.join(counts.add_prefix("units_"))
         cells["units_contended"] = (
             self.ok.groupby("cell")["contended"].sum().reindex(cells.index, fill_value=0).astype(int)
+        )
+        cells["units_extrapolated"] = (
+            self.ok.groupby("cell")["extrapolated"].sum().reindex(cells.index, fill_value=0).astype(int)
         )
         cells["requests"] = self.timed.groupby("cell").size().reindex(cells.index, fill_value=0)
         return cells.reset_index()
@@ -229,8 +232,8 @@ def _children(
     records, notes = _read(folders, table)
     source = dict(zip(units["key"], units["_source"], strict=True))
     kept = [record for record in records if source.get(record["key"]) == record["_source"]]
-    numbers = REQUEST_NUMBERS if table == "requests" else tuple(identity)
-    frame = _frame(kept, ("key", "request_id"), (), numbers, notes)
+    numbers, flags = (REQUEST_NUMBERS, ("extrapolated",)) if table == "requests" else (tuple(identity), ())
+    frame = _frame(kept, ("key", "request_id"), flags, numbers, notes)
     # A crash before the runs line leaves that try's records in the shard; each try begins with the same first record.
     is_first = (frame[identity] == 0).all(axis=1)
     attempt = is_first.groupby(frame["key"]).cumsum()

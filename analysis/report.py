@@ -26,7 +26,7 @@ from analysis.frames import Frames, load
 from analysis.summary import summarise
 
 DPI = 160
-LEGEND = "n: requests in rounds; ≤: upper bound; †: contended; [ ]: 95 % interval over rounds"
+LEGEND = "n: requests in rounds; ≤: upper bound; †: contended; ‡: extrapolated; [ ]: 95 % interval over rounds"
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,7 @@ def _content(frames: Frames) -> dict[str, object]:
         "checks": checks.checks(frames),
         "failures": tables.failures(frames),
         "contended": tables.contended(frames),
+        "extrapolated": tables.extrapolated(frames),
         "cells": tables.every_cell(frames),
         "samples": tables.samples(frames),
         "notes": frames.notes,

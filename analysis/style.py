@@ -74,7 +74,7 @@ def dash_of(index: int) -> Any:
 
 
 def points(axes: Axes, rows: pd.DataFrame, x: str, y: str, mark: Mark, *, dash: Any = "-", line: bool = True) -> None:
-    """A series with its intervals; a point with a contended unit is drawn hollow."""
+    """A series with its intervals; contended points are hollow, extrapolated ones hollow with a dot inside."""
     rows = rows[rows[y].notna() & rows[x].notna()]
     if not len(rows):
         return
@@ -82,12 +82,14 @@ def points(axes: Axes, rows: pd.DataFrame, x: str, y: str, mark: Mark, *, dash: 
         axes.plot(rows[x], rows[y], color=mark.color, linestyle=dash, alpha=0.85, zorder=2)
     bars = {"fmt": "none", "ecolor": mark.color, "elinewidth": 1, "capsize": 2.5, "zorder": 2}
     axes.errorbar(rows[x], rows[y], xerr=_reach(rows, x), yerr=_reach(rows, y), **bars)
-    for hollow, part in rows.groupby("contended"):
+    for hollow, part in rows.groupby(rows["contended"] | rows["extrapolated"]):
         axes.plot(
             part[x], part[y], linestyle="none", marker=mark.marker, markersize=mark.size if line else 7,
             markeredgewidth=1.4,
             color=mark.color, markerfacecolor="white" if hollow else mark.color, zorder=3,
         )  # fmt: skip
+    part = rows[rows["extrapolated"]]
+    axes.plot(part[x], part[y], linestyle="none", marker=".", markersize=3.5, color=mark.color, zorder=4)
 
 
 def _reach(rows: pd.DataFrame, name: str) -> list[pd.Series] | None:
@@ -116,6 +118,8 @@ def caption(fig: Figure, frames: Frames, *extra: str) -> None:
     parts = [", ".join(machines) or "machine not recorded", rounds_note(int(rounds.min()), int(rounds.max())), *extra]
     if frames.ok["contended"].any():
         parts.append("Hollow: the machine was slow or busy with something else in at least one round")
+    if frames.ok["extrapolated"].any():
+        parts.append("Hollow with a dot: extrapolated from a few forwards, in at least one round")
     sentences = ". ".join(part[0].upper() + part[1:] for part in parts if part) + "."
     text = "\n".join(textwrap.wrap(sentences, width=int(fig.get_figwidth() * 15)))
     fig.supxlabel(text, x=0.008, ha="left", fontsize=8, color=GREY)

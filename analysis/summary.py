@@ -2,7 +2,7 @@
 
 Times are medians over rounds. Quality figures are medians over distinct generations: a request that was run again, with
 the same seed, adds no new text. Memory is measured once, in the first round, and has no
-interval.
+interval. Extrapolated figures keep their mark: `extrapolated` where a unit of the cell is.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def summarise(frames: Frames) -> pd.DataFrame:
     cells = frames.cells.merge(summary, on="cell", how="left")
     cells["label"] = cells["paradigm.label"]
     cells["contended"] = cells["units_contended"] > 0
+    cells["extrapolated"] = cells["units_extrapolated"] > 0
     cells["bits_per_byte_is_bound"] = cells["bits_per_byte_is_bound"].eq(True)
     place = {label: index for index, label in enumerate(labels(frames))}
     cells["_place"] = cells["label"].map(place)

@@ -12,6 +12,8 @@ from analysis.frames import WORK, Frames
 from analysis.statistics import Estimate
 from analysis.summary import axes_varying, headline_cells, labels, reference_label, series_over, show, summarise
 
+_MARKED = ("units_contended", "units_extrapolated")
+
 
 @dataclass(frozen=True)
 class Table:
@@ -84,7 +86,8 @@ def headline(frames: Frames) -> Table:
             row["cuda_peak_allocated_bytes"] if pd.notna(row["cuda_peak_allocated_bytes"]) else row["peak_tensor_bytes"]
         )
         rows.append([
-            row["series"] + (" †" if row["contended"] else ""), with_interval(estimate(row, "e2e_s")),
+            row["series"] + (" †" if row["contended"] else "") + (" ‡" if row["extrapolated"] else ""),
+            with_interval(estimate(row, "e2e_s")),
             with_interval(row["ratio"]), number(slope.value, 3) if slope else "–",
             number(1e3 * row["e2e_per_token_s"]), number(1e3 * row["ttft_s"]), number(row["tokens_per_forward"]),
             size(row["state_used_bytes"]), size(peak), bound(row), number(row["judge_bits_per_byte"]),
@@ -100,7 +103,7 @@ def every_cell(frames: Frames) -> Table:
     """A row a cell, failed ones too."""
     heads = ["paradigm", "output", "prompt", "batch", "E2E, s", "ms a token", "TTFT, ms", "TPOT, ms", "NFE",
              "positions", "state", "peak", "judge", "rounds", "requests", "p90 E2E, s", "units not ok",
-             "contended"]  # fmt: skip
+             "contended", "extrapolated"]  # fmt: skip
     rows = []
     for _, row in summarise(frames).iterrows():
         bad = ", ".join(
@@ -116,7 +119,7 @@ def every_cell(frames: Frames) -> Table:
             show(row["nfe"]) if figures else "–", f"{row['positions_computed']:,.0f}" if figures else "–",
             size(row["state_used_bytes"]), size(row["peak_tensor_bytes"]), number(row["judge_bits_per_byte"]),
             f"{row['rounds']:.0f}" if figures else "0", f"{row['requests']:.0f}", number(row["e2e_s_p90"]), bad or "–",
-            f"{row['units_contended']} of {row['units_ok']}" if row["units_contended"] else "–",
+            *(f"{row[name]} of {row['units_ok']}" if row[name] else "–" for name in _MARKED),
         ])  # fmt: skip
     return Table("Every cell", heads, rows)
 
@@ -145,13 +148,25 @@ def contended(frames: Frames) -> Table:
     return Table("Contended cells", ["paradigm", "output", "prompt", "batch", "units"], rows)
 
 
+def extrapolated(frames: Frames) -> Table:
+    """Cells with units that were not run whole, and how many forwards of how many were timed."""
+    cells = summarise(frames)
+    timed = frames.requests[frames.requests["extrapolated"]].groupby("key")["forwards_timed"].max()
+    timed = timed.groupby(frames.ok.set_index("key")["cell"]).max()
+    rows = [[row["label"], *(show(row[name]) for name in WORK), f"{row['units_extrapolated']} of {row['units_ok']}",
+             f"{show(timed.get(row['cell']))} of {show(row['nfe'])}"]
+            for _, row in cells[cells["extrapolated"]].iterrows()]  # fmt: skip
+    return Table("Extrapolated cells", ["paradigm", "output", "prompt", "batch", "units", "forwards timed"], rows)
+
+
 def results(frames: Frames) -> pd.DataFrame:
     """The tidy CSV: a row a cell, factors first, then counts, then figures with `_low` and `_high`."""
     cells = summarise(frames).drop(columns=["label", "cell"])
     names = [str(name) for name in cells]
     first = ["paradigm.label", "paradigm.name", "machine_id", "machine", *WORK]
     factors = sorted(name for name in names if "." in name and name not in first)
-    counts = [name for name in names if name.startswith("units_")] + ["rounds", "requests", "generations", "contended"]
+    counts = [name for name in names if name.startswith("units_")]
+    counts += ["rounds", "requests", "generations", "contended", "extrapolated"]
     rest = [name for name in names if name not in {*first, *factors, *counts, "cell_key"}]
     varying = [name for name in factors if cells[name].astype(str).nunique() > 1]
     constant = [name for name in factors if name not in varying]

@@ -52,6 +52,7 @@ def _table(folder: Path, cell_keys: Sequence[str], swept: Sequence[str]) -> Tabl
         figures = _figures(runs[key], requests[key])
         statuses = Counter(run["status"] for run in runs[key])
         units = ", ".join(str(count) if status == "ok" else f"{count} {status}" for status, count in statuses.items())
+        units += ", extrapolated" if any(run.get("extrapolated") for run in runs[key]) else ""
         table.add_row(name, *(str(factors.get(factor)) for factor in shown), *figures, units)
     return table
 

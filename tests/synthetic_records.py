@@ -81,6 +81,7 @@ def write_sweep(
     started_at: str = "2026-01-01T00:00:00Z",
     fail: Callable[[Truth, int, int], tuple[str, str] | None] = lambda truth, output_len, round_index: None,
     contended: Callable[[Truth, int, int], bool] = lambda truth, output_len, round_index: False,
+    extrapolated: Callable[[Truth, int, int], bool] = lambda truth, output_len, round_index: False,
     factors: dict[str, Any] | None = None,
     shard: str = "a",
 ) -> Path:
@@ -111,6 +112,10 @@ def write_sweep(
                 batch_size,
                 drift * random.lognormal(0, repeat_noise, size=repeats),
             )
+            if extrapolated(truth, output_len, round_index):
+                run |= {"extrapolated": True, "forwards_timed": 9}
+                requests = [row | {"extrapolated": True, "forwards_timed": 9} for row in requests if not row["repeat"]]
+                samples = []
             writer.write_unit(run, requests=requests, samples=samples)
     training = [row for truth in paradigms for row in _training(truth)]
     RecordWriter(folder, f"{shard}-training")._append("training", training)
