@@ -2,7 +2,7 @@
 
     by_loop       the definition: an expert at a time, its rows gathered; also used for training
     by_row        one row, on a CPU: the chosen experts' matrices are read where they lie, in two operators
-    by_group      rows sorted by expert, two grouped products (torch._grouped_mm, 32 bits or less)
+    by_group      rows sorted by expert, two grouped products (32 bits or less)
     by_gather     a copy of the chosen matrices for every row: no number leaves the device, so that it can be captured
 
 All give the sum over a row's experts of weight x down(silu(gate(x)) x up(x)). Tests hold each against the loop.
@@ -24,10 +24,11 @@ Products = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 def by_loop(x_RE: Tensor, chosen_RK: Tensor, weight_RK: Tensor, gate_up_XEI: Tensor, down_XIE: Tensor) -> Tensor:
     """Expert by expert, those that some row chose."""
     y_RE = torch.zeros_like(x_RE)
+    gate_ups, downs = gate_up_XEI.unbind(), down_XIE.unbind()  # gradients are then stacked once
     for expert in chosen_RK.unique().tolist():
         row, place = (chosen_RK == expert).nonzero(as_tuple=True)
-        gate, up = (x_RE[row] @ gate_up_XEI[expert]).chunk(2, -1)
-        part = (F.silu(gate) * up) @ down_XIE[expert]
+        gate, up = (x_RE[row] @ gate_ups[expert]).chunk(2, -1)
+        part = (F.silu(gate) * up) @ downs[expert]
         y_RE = y_RE.index_add(0, row, weight_RK[row, place, None] * part)
     return y_RE
 
@@ -51,9 +52,9 @@ def by_group(x_RE: Tensor, chosen_RK: Tensor, weight_RK: Tensor, gate_up_XEI: Te
     R, K = chosen_RK.shape
     expert_N, order_N = chosen_RK.flatten().sort(stable=True)
     ends_X = torch.searchsorted(expert_N, _count(len(gate_up_XEI), x_RE.device), right=True).int()
-    gate, up = torch._grouped_mm(x_RE[order_N // K], gate_up_XEI, offs=ends_X).chunk(2, -1)
+    gate, up = F.grouped_mm(x_RE[order_N // K], gate_up_XEI, offs=ends_X).chunk(2, -1)
     inner_NI = F.silu(gate) * up * weight_RK.flatten()[order_N, None]
-    sorted_NE = torch._grouped_mm(inner_NI, down_XIE, offs=ends_X)
+    sorted_NE = F.grouped_mm(inner_NI, down_XIE, offs=ends_X)
     return torch.empty_like(sorted_NE).index_copy_(0, order_N, sorted_NE).view(R, K, -1).sum(1)
 
 

@@ -124,7 +124,9 @@ class ExpertsConfig:
 
 
 class Experts(nn.Module):
-    """The layer. `balance` is the load-balancing loss of the last forward with gradients, until somebody takes it."""
+    """One layer."""
+
+    routing_bias: Tensor
 
     def __init__(self, config: ExpertsConfig, model: ModelConfig) -> None:
         super().__init__()
@@ -140,7 +142,7 @@ class Experts(nn.Module):
             self.shared = FeedForward(d_model, config.num_shared * config.shared_width)
         if config.shared_gate:
             self.shared_gate = matrix(d_model, 1)
-        self.balance: Tensor | None = None
+        self._balance: Tensor | float = 0.0
 
     def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> None:
         return None
@@ -175,9 +177,14 @@ class Experts(nn.Module):
             weight_RK = weight_RK / (weight_RK.sum(-1, keepdim=True) + 1e-20)
         if c.routed_scale != 1:
             weight_RK = weight_RK * c.routed_scale
-        if score_RX.requires_grad:
-            self.balance = balance_loss(score_RX, chosen_RK)
+        if score_RX.requires_grad and c.balance_loss:
+            self._balance = balance_loss(score_RX, chosen_RK)
         return chosen_RK, weight_RK.to(x_RE.dtype)
+
+    def take_balance(self) -> Tensor | float:
+        """The load-balancing loss of the last forward with gradients, which is then forgotten; 0 without one."""
+        balance, self._balance = self._balance, 0.0
+        return balance
 
     def _of_best_groups(self, rank_RX: Tensor) -> Tensor:
         """Ranks with those of all but the best groups at -inf."""

@@ -26,7 +26,7 @@ from paradigms.models.config import ModelConfig
 from paradigms.models.stack import Model
 from paradigms.quality.likelihood import Likelihood, evaluate
 from paradigms.training import checkpoint
-from paradigms.training.objectives import masked_loss, next_token_loss
+from paradigms.training.objectives import balance_loss, masked_loss, next_token_loss
 from paradigms.training.optimizer import Optimizer
 from paradigms.training.recipe import Recipe
 
@@ -116,7 +116,7 @@ def train(
         batch = training_batch(streams["train"], seed=recipe.seed, step=step, length=length, num_rows=rows)
         tokens_BT = torch.from_numpy(batch).to(device)
         loss = _loss(model, tokens_BT, tokenizer.mask_id, recipe.seed, step)
-        loss.backward()
+        (loss + balance_loss(model)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
         rate = recipe.rate_at(step, num_steps, learning_rate)
         optimizer.step(rate)

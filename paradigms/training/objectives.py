@@ -17,9 +17,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from paradigms.models.experts import Experts
 from paradigms.models.stack import Model
 
 MIN_TIME = 1e-3
+
+
+def balance_loss(model: Model) -> Tensor | float:
+    """What the expert layers of the last forward add to the loss, each by the coefficient of its config; see
+    `experts.balance_loss`. No part of the likelihood, so curves are recorded without it.
+    """
+    if model.config.experts is None:
+        return 0.0
+    layers = [module for module in model.modules() if isinstance(module, Experts)]
+    return sum((layer.config.balance_loss * layer.take_balance() for layer in layers), 0.0)
 
 
 def next_token_loss(model: Model, tokens_BT: Tensor) -> Tensor:

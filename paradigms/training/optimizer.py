@@ -1,5 +1,7 @@
 """One optimizer for every model: Muon on the matrices, AdamW on the rest.
 
+A stack of experts' matrices is as many matrices: each is stepped by itself, in the memory of the stack.
+
 Muon (orthogonalised momentum) learnt two to three times as much as AdamW in the same steps at this size, and most of
 all for the denoiser, which otherwise stays long on the plateau of single-token statistics. Its update is scaled to the
 size of AdamW's, so that both share one learning rate (2502.16982).
@@ -10,20 +12,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from paradigms.models.stack import Model
 
-MATRICES = (".qkv", ".out", ".gate_up", ".down", ".in_proj")
+MATRICES = (".qkv", ".out", ".gate_up", ".down", ".in_proj", ".q_up", ".kv_up")
 
 
 class Optimizer:
     """Steps all parameters at one learning rate; its state can be saved as plain tensors and taken up again exactly."""
 
     def __init__(self, model: Model, *, weight_decay: float) -> None:
-        self._names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-        matrices = [p for name, p in model.named_parameters() if name.endswith(MATRICES)]
-        others = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
+        self._stacks: list[tuple[Tensor, list[Tensor]]] = []  # of experts, and their matrices
+        self._names: dict[Tensor, str] = {}
+        matrices, others = [], []
+        for name, parameter in model.named_parameters():
+            parts = {name: parameter}
+            if name.endswith(MATRICES) and parameter.dim() == 3:
+                parts = {f"{name}.{i}": nn.Parameter(part) for i, part in enumerate(parameter.detach())}
+                self._stacks.append((parameter, list(parts.values())))
+            (matrices if name.endswith(MATRICES) else others).extend(parts.values())
+            self._names |= {part: part_name for part_name, part in parts.items()}
         self._parts = (
             torch.optim.Muon(matrices, lr=0.0, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW(others, lr=0.0, weight_decay=0.0, betas=(0.9, 0.95)),
@@ -31,6 +40,11 @@ class Optimizer:
 
     def step(self, rate: float) -> None:
         """Update the parameters from their gradients, and clear these."""
+        for stack, parts in self._stacks:
+            if stack.grad is not None:
+                for part, grad in zip(parts, stack.grad, strict=True):
+                    part.grad = grad
+                stack.grad = None
         for part in self._parts:
             for group in part.param_groups:
                 group["lr"] = rate
