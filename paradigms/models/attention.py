@@ -14,11 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paradigms.models.kernels import product
+from paradigms.models.kernels import product, row_product
 from paradigms.models.kv_cache import KV_DTYPES, KVCache, QuantisedKVCache, kv_bytes, new_kv_tensors
 from paradigms.models.layers import Span, matrix, positive, rms_norm
-from paradigms.models.rotary import RopeScaling, Rotary, rotate, rotation
-from paradigms.models.state import StateSpec
+from paradigms.models.one_token import Place, Step
+from paradigms.models.rotary import RopeScaling, Rotary, rotate
+from paradigms.models.state import LayerState, StateSpec
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
@@ -111,13 +112,31 @@ class Attention(nn.Module):
         self.q_norm, self.k_norm = (
             nn.Parameter(torch.ones(self.head_dim)) if config.qk_norm else None for _ in range(2)
         )
-        self.only_turns = self.rotary is not None and self.q_norm is None
         self.norm_eps = model.norm_eps
         self.out = matrix(config.num_heads * self.head_dim, model.d_model)
 
     def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> KVCache:
         kind = KVCache if spec.kv_dtype is None else QuantisedKVCache
         return kind(*new_kv_tensors(batch_size, self.num_kv_heads, capacity, self.head_dim, spec))
+
+    def one_token(self, cache: LayerState | None) -> Step | None:
+        if type(cache) is not KVCache or self.q_norm is not None or self.qkv_bias is not None or self.rotary is None:
+            return None
+        H, K, D = self.num_heads, self.num_kv_heads, self.head_dim
+        qkv, out, table, grouped = self.qkv, row_product(self.out), self.table, H != K
+        mm, attend = torch.mm, F.scaled_dot_product_attention
+
+        def step(x_1E: Tensor, place: Place) -> Tensor:
+            start, stop, keys, values = place.start, place.stop, cache.keys_BKSD, cache.values_BKSD
+            heads_XD = mm(x_1E, qkv).view(-1, D)
+            qk_1X1D = mm(heads_XD.narrow(0, 0, H + K), place.turns[table]).view(1, H + K, 1, D)
+            keys.narrow(2, start, 1).copy_(qk_1X1D.narrow(1, H, K))
+            values.narrow(2, start, 1).copy_(heads_XD.narrow(0, H + K, K).view(1, K, 1, D))
+            q_1H1D = qk_1X1D.narrow(1, 0, H)
+            y_1H1D = attend(q_1H1D, keys.narrow(2, 0, stop), values.narrow(2, 0, stop), enable_gqa=grouped)
+            return out(y_1H1D.view(1, H * D))
+
+        return step
 
     def forward(self, x_RE: Tensor, span: Span, cache: KVCache | None) -> Tensor:
         q_BHTD, k_BKSD, v_BKSD = self.project(x_RE, span)
@@ -129,14 +148,6 @@ class Attention(nn.Module):
         """Queries [B, H, T, D], keys and values [B, K, T, D] of the new tokens, turned by their positions."""
         H, K = self.num_heads, self.num_kv_heads
         qkv_RX = x_RE @ self.qkv if self.qkv_bias is None else torch.addmm(self.qkv_bias, x_RE, self.qkv)
-        if (
-            x_RE.shape[0] == 1
-            and self.q_norm is None
-            and self.rotary is not None
-            and x_RE.is_cpu
-            and not span.on_device
-        ):
-            return self._turn_one(qkv_RX, span)
         qkv_BHTD = qkv_RX.view(span.batch_size, -1, H + 2 * K, self.head_dim).transpose(1, 2)
         qk_BHTD, v_BKTD = qkv_BHTD[:, : H + K], qkv_BHTD[:, H + K :]
         if self.q_norm is not None:
@@ -144,13 +155,6 @@ class Attention(nn.Module):
         if self.rotary is not None:
             qk_BHTD = rotate(qk_BHTD, *span.rotary[self.table])
         return qk_BHTD[:, :H], qk_BHTD[:, H:], v_BKTD
-
-    def _turn_one(self, qkv_RX: Tensor, span: Span) -> tuple[Tensor, Tensor, Tensor]:
-        """The same for a single token on a CPU, where every operator counts."""
-        H, K, D = self.num_heads, self.num_kv_heads, self.head_dim
-        heads_XD = qkv_RX.view(-1, D)
-        qk_1X1D = torch.mm(heads_XD.narrow(0, 0, H + K), rotation(span, self.table)).view(1, H + K, 1, D)
-        return qk_1X1D.narrow(1, 0, H), qk_1X1D.narrow(1, H, K), heads_XD.narrow(0, H + K, K).view(1, K, 1, D)
 
     def attend(
         self, q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, mask_B1TS: Tensor | None, *, is_causal: bool = False

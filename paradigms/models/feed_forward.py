@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paradigms.models.kernels import product
+from paradigms.models.kernels import product, row_product
 from paradigms.models.layers import Span, matrix, positive
+from paradigms.models.one_token import Place, Step
 from paradigms.models.state import StateSpec
 
 if TYPE_CHECKING:
@@ -56,6 +58,15 @@ class FeedForward(nn.Module):
 
     def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> None:
         return None
+
+    def one_token(self, state: None) -> Step:
+        gate_up, down, silu = self.gate_up, row_product(self.down), F.silu
+
+        def step(x_1E: Tensor, place: Place) -> Tensor:
+            gate, up = torch.mm(x_1E, gate_up).chunk(2, -1)
+            return down(silu(gate).mul_(up))
+
+        return step
 
     def forward(self, x_RE: Tensor, span: Span, state: None) -> Tensor:
         gate, up = (x_RE @ self.gate_up).chunk(2, -1)

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from paradigms.models.layers import Span
 
 _NEEDED = {  # kind -> (fields that it needs, fields that it may have)
     "linear": ((), ()),
@@ -123,15 +119,3 @@ class Rotary:
 def rotate(x_BHTD: Tensor, cos_B1TD: Tensor, sin_B1TD: Tensor) -> Tensor:
     """Queries or keys, turned by the angles of their positions."""
     return torch.addcmul(x_BHTD * cos_B1TD, x_BHTD.roll(x_BHTD.shape[-1] // 2, -1), sin_B1TD)
-
-
-def rotation(span: Span, table: int) -> Tensor:
-    """Matrix [D, D] that turns rows as `rotate` does, for a span of one position: one product for the heads of a layer
-    instead of seven operators, and the same matrix for all layers.
-    """
-    turn_DD = span.memo.get(("rotation", table))
-    if turn_DD is None:
-        cos, sin = span.rotary[table]
-        turn_DD = rotate(torch.eye(cos.shape[-1], dtype=cos.dtype), cos, sin)
-        span.memo["rotation", table] = turn_DD
-    return turn_DD  # type: ignore[return-value]

@@ -15,11 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paradigms.models import kernels
+from paradigms.models import kernels, one_token
 from paradigms.models.config import ModelConfig
 from paradigms.models.layers import Rotary, Span, matrix, rms_norm
 from paradigms.models.span import host_span
 from paradigms.models.state import Form, LayerState, State, StateSpec, initial_capacity
+
+FILLED = (".dt_proj", ".A_log")  # matrices that their layers have initialised
 
 
 class Layer(nn.Module):
@@ -34,6 +36,14 @@ class Layer(nn.Module):
     def forward(self, x_RE: Tensor, span: Span, state: LayerState | None) -> Tensor:
         return x_RE + self.mixer(rms_norm(x_RE, self.norm, self.norm_eps), span, state)
 
+    def one_token(self, state: LayerState | None) -> one_token.Step:
+        """See `one_token`."""
+        make = getattr(self.mixer, "one_token", None)
+        step = make(state) if make is not None else None
+        if step is None:
+            return lambda x_1E, place: self(x_1E, place.span, state)
+        return one_token.residual(self.norm, self.norm_eps, step)
+
 
 class StreamLayer(nn.Module):
     """x + mixer(x), for a mixer that reads the residual stream as it is and applies its norm further in."""
@@ -44,6 +54,10 @@ class StreamLayer(nn.Module):
 
     def forward(self, x_RE: Tensor, span: Span, state: LayerState | None) -> Tensor:
         return x_RE + self.mixer(x_RE, span, state)
+
+    def one_token(self, state: LayerState | None) -> one_token.Step:
+        """See `one_token`."""
+        return lambda x_1E, place: self(x_1E, place.span, state)
 
 
 class Model(nn.Module):
@@ -63,7 +77,7 @@ class Model(nn.Module):
         if not config.tied_head:
             self.head = matrix(config.d_model, config.vocab_size)
         self._rotaries = self._number_rotaries()
-        self._tables: list[tuple[Tensor, Tensor]] = []
+        self.tables: list[tuple[Tensor, Tensor]] = []
         self._make_tables()
         if initialise:
             self._initialise()
@@ -74,7 +88,7 @@ class Model(nn.Module):
         """
         for name, parameter in self.named_parameters():
             of_experts = parameter.dim() == 3 and name.endswith((".gate_up", ".down"))
-            if (parameter.dim() == 2 or of_experts) and "conv_weight" not in name:
+            if (parameter.dim() == 2 or of_experts) and "conv_weight" not in name and not name.endswith(FILLED):
                 into_residual = name.endswith((".out", ".down"))
                 nn.init.normal_(parameter, std=0.02 / (len(self.layers) ** 0.5 if into_residual else 1))
 
@@ -92,13 +106,18 @@ class Model(nn.Module):
     def _make_tables(self) -> None:
         tables = [rotary.tables(self.config.max_positions) for rotary in self._rotaries]
         to = {"device": self.device, "dtype": self.dtype}
-        self._tables = [(cos.to(**to), sin.to(**to)) for cos, sin in tables]
+        self.tables = [(cos.to(**to), sin.to(**to)) for cos, sin in tables]
 
     def _apply(self, fn, recurse=True):
         """Keep the rotary tables as exact as the dtype allows: recomputed, not converted."""
         super()._apply(fn, recurse)
         self._make_tables()
         return self
+
+    @property
+    def head_weight(self) -> Tensor:
+        """[E, V]."""
+        return self.embedding if self.config.tied_head else self.head
 
     @property
     def device(self) -> torch.device:
@@ -132,7 +151,7 @@ class Model(nn.Module):
         self.config.check_kv_dtype(kv_dtype)
         spec = StateSpec(device=self.device, dtype=self.dtype, kv_dtype=kv_dtype)
         capacity = max_len if form == "static" else initial_capacity(max_len)
-        layers = [layer.mixer.new_state(batch_size, capacity, spec) for layer in self._typed_layers()]
+        layers = [layer.mixer.new_state(batch_size, capacity, spec) for layer in self.typed_layers()]
         return State(layers, batch_size, max_len, form=form, device=self.device)
 
     def forward(
@@ -167,7 +186,17 @@ class Model(nn.Module):
             ValueError: more positions than the model or the state was built for; `among_BTT` or `positions_BT` for a
                 model with recurrent layers, which run along one path.
         """
-        span = self._span(tokens_BT.shape, state, num_tokens, positions_BT, among_BTT, write == "append")
+        append = write == "append"
+        if (
+            state is not None
+            and append
+            and positions_BT is None
+            and among_BTT is None
+            and not isinstance(logits_at, Tensor)
+            and one_token.applies(self, tokens_BT)
+        ):
+            return self._one_token(tokens_BT, state)
+        span = self._span(tokens_BT.shape, state, num_tokens, positions_BT, among_BTT, append)
         hidden_BTE = self._hidden(tokens_BT, span, state)
         return self._head(self._select(hidden_BTE, logits_at))
 
@@ -176,6 +205,18 @@ class Model(nn.Module):
         span = self._span(tokens_BT.shape, None, num_tokens, None, None, False)
         hidden_BTE = self._select(self._hidden(tokens_BT, span, None), None)
         return self._head(hidden_BTE[wanted_BT])
+
+    def _one_token(self, token_11: Tensor, state: State) -> Tensor:
+        if state.plan is None or state.plan.model is not self:
+            state.plan = one_token.Plan(self, state)
+        if state.lengths[0] >= state.max_len:
+            self.span_of(token_11, state)  # says what is wrong
+        state.reserve(state.lengths[0] + 1)
+        return state.plan.logits(token_11)[None]
+
+    def span_of(self, tokens_BT: Tensor, state: State) -> Span:
+        """The span of a forward that appends to a state and leaves everything else as usual."""
+        return self._span(tokens_BT.shape, state, None, None, None, True)
 
     def _hidden(self, tokens_BT: Tensor, span: Span, state: State | None) -> Tensor:
         """The residual stream [B, T, E] after the last layer."""
@@ -188,12 +229,11 @@ class Model(nn.Module):
             state.advance(span.num_tokens)
         return x_RE.view(*tokens_BT.shape, -1)
 
-    def _typed_layers(self) -> list[Layer | StreamLayer]:
+    def typed_layers(self) -> list[Layer | StreamLayer]:
         return list(self.layers)  # type: ignore[arg-type]
 
     def _head(self, x: Tensor) -> Tensor:
-        weight = self.embedding if self.config.tied_head else self.head
-        return rms_norm(x, self.norm, self.config.norm_eps) @ weight
+        return rms_norm(x, self.norm, self.config.norm_eps) @ self.head_weight
 
     def _select(self, x_BTE: Tensor, logits_at: Tensor | slice | None) -> Tensor:
         if self.config.shift_logits:
@@ -217,7 +257,7 @@ class Model(nn.Module):
         write: bool,
     ) -> Span:
         return host_span(
-            self.config, self._tables, self.device, shape, state, num_tokens, positions_BT, among_BTT, write
+            self.config, self.tables, self.device, shape, state, num_tokens, positions_BT, among_BTT, write
         )
 
     def kernels(self) -> str:

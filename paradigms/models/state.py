@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -268,6 +268,7 @@ class State:
         self._capacity = max_len if form == "static" else initial_capacity(max_len)
         self._device = device
         self._mark: Mark | None = None
+        self.plan: Any = None  # of the model that decodes with this state one token at a time
 
     @property
     def uniform_length(self) -> int | None:
