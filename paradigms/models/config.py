@@ -20,6 +20,7 @@ from paradigms.models.experts import ExpertsConfig
 from paradigms.models.feed_forward import FeedForwardConfig
 from paradigms.models.latent_attention import LatentAttentionConfig
 from paradigms.models.layers import NORM_EPS, positive
+from paradigms.models.mamba import MambaConfig
 from paradigms.models.mamba2 import Mamba2Config
 from paradigms.models.sliding_attention import SlidingAttentionConfig
 
@@ -30,13 +31,14 @@ LAYERS: dict[str, Any] = {  # letter -> config of that kind of layer; its `key` 
     "A": AttentionConfig,
     "F": FeedForwardConfig,
     "M": Mamba2Config,
+    "S": MambaConfig,
     "L": LatentAttentionConfig,
     "E": ExpertsConfig,
     "W": SlidingAttentionConfig,
 }
 PARTS: dict[str, Any] = {kind.key: kind for kind in LAYERS.values()}
 NOISES = ("absorbing",)
-FREE = ("feed_forward", "mamba2", "experts")  # parts that target_parameters may resize, the first one present
+FREE = ("feed_forward", "mamba2", "mamba", "experts")  # parts that target_parameters may resize, the first one present
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +55,9 @@ class ModelConfig:
         max_positions: positions the model was built for; longer input is refused.
         norm_eps: added to the mean square in every norm.
         tied_head: the output head is the embedding; otherwise it has a matrix of its own.
-        attention, feed_forward, mamba2, latent_attention, experts, sliding_attention: the layers that the block's
-            letters name; None takes the defaults of a kind that is named, and a kind that is not named must be left
-            out.
+        attention, feed_forward, mamba2, mamba, latent_attention, experts, sliding_attention: the layers that the
+            block's letters name; None takes the defaults of a kind that is named, and a kind that is not named must be
+            left out.
         target_parameters: solve a free width (of the feed-forward, or the state in a stack without one) so that
             `num_parameters()` comes within 1 % of this; None keeps the widths as given.
     """
@@ -73,6 +75,7 @@ class ModelConfig:
     attention: AttentionConfig | None = None
     feed_forward: FeedForwardConfig | None = None
     mamba2: Mamba2Config | None = None
+    mamba: MambaConfig | None = None
     latent_attention: LatentAttentionConfig | None = None
     experts: ExpertsConfig | None = None
     sliding_attention: SlidingAttentionConfig | None = None
@@ -125,6 +128,11 @@ class ModelConfig:
     @property
     def layers(self) -> str:
         return self.block * self.num_blocks
+
+    @property
+    def has_state(self) -> bool:
+        """Whether it can carry what it has read; one that sees the whole canvas cannot."""
+        return self.causal
 
     @property
     def recurrent(self) -> bool:

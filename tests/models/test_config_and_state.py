@@ -11,6 +11,7 @@ from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
 from paradigms.models.experts import ExpertsConfig
 from paradigms.models.latent_attention import LatentAttentionConfig
+from paradigms.models.mamba import MambaConfig
 from paradigms.models.mamba2 import Mamba2Config
 from paradigms.models.sliding_attention import SlidingAttentionConfig
 
@@ -27,6 +28,10 @@ VARIANTS = [
     {"block": "M", "mamba2": Mamba2Config(expand=None, d_inner=96, head_dim=16, conv_bias=False, norm=None)},
     {"block": "M", "mamba2": Mamba2Config(proj_bias=True)},
     {"block": "MAF"},
+    {"block": "S"},
+    {"block": "S", "mamba": MambaConfig(d_inner=40, d_state=3, d_conv=3, dt_rank=5, conv_bias=False, proj_bias=True)},
+    {"block": "SF", "mamba": MambaConfig(inner_norms="plain")},
+    {"block": "SA", "mamba": MambaConfig(inner_norms="weighted", inner_norm_eps=1e-6)},
     {"block": "LF"},
     {"block": "LF", "latent_attention": LatentAttentionConfig(form="latent", q_rank=24, value_dim=20)},
     {"block": "LF", "latent_attention": LatentAttentionConfig(form="expanded", num_heads=3, rope_dim=8)},

@@ -17,6 +17,7 @@ from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
 from paradigms.models.experts import ExpertsConfig
 from paradigms.models.latent_attention import LatentAttentionConfig
+from paradigms.models.mamba import MambaConfig
 from paradigms.models.mamba2 import Mamba2Config
 from paradigms.models.rotary import RopeScaling
 from paradigms.models.sliding_attention import SlidingAttentionConfig
@@ -57,6 +58,21 @@ CONFIGS = {
         block="M",
         mamba2=Mamba2Config(
             num_groups=2, d_state=8, head_dim=16, chunk_len=5, norm="before_gate", dt_max=0.05, conv_bias=False
+        ),
+    ),
+    "mamba": ModelConfig(**SIZES, block="S"),
+    "mamba odd": ModelConfig(
+        **SIZES,
+        block="SF",
+        mamba=MambaConfig(
+            d_inner=40,
+            d_state=3,
+            d_conv=3,
+            dt_rank=5,
+            conv_bias=False,
+            proj_bias=True,
+            inner_norms="weighted",
+            chunk_len=7,
         ),
     ),
     "denoiser": ModelConfig(**SIZES, causal=False, noise="absorbing", shift_logits=True),

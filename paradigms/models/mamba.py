@@ -1,0 +1,237 @@
+"""Mamba layer (arXiv 2312.00752): projection, short causal convolution, selective scan, gate, projection.
+
+Dimension letters: B batch, T tokens, R = B T rows, E model width, I inner width (channels), N states of a channel, Q
+rank of dt, K width of the convolution, W = K - 1, S = W + T places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from paradigms.models import kernels
+from paradigms.models.layers import Derived, Span, matrix, positive, rms_norm
+from paradigms.models.selective_scan import selective_update
+from paradigms.models.state import ReplayedState, StateSpec
+
+if TYPE_CHECKING:
+    from paradigms.models.config import ModelConfig
+
+INNER_NORMS = ("plain", "weighted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MambaConfig:
+    """Mamba layer, in its paper's words.
+
+    Attributes:
+        expand: inner width over model width.
+        d_inner: I itself, whatever `expand` says; None is expand x d_model.
+        d_state: N.
+        d_conv: K.
+        dt_rank: Q, the width from which dt is projected; None is d_model / 16, rounded up.
+        conv_bias, proj_bias: add a bias to the convolution, to the projections in and out.
+        inner_norms: RMS norms of what dt is projected from, of B and of C: "plain" without weights (FalconMamba),
+            "weighted" with (Jamba), None without norms (the paper).
+        inner_norm_eps: added to the mean square in them; None is the model's.
+        chunk_len: tokens whose states are computed at a time; changes speed and memory, not the result.
+    """
+
+    expand: int = 2
+    d_inner: int | None = None
+    d_state: int = 16
+    d_conv: int = 4
+    dt_rank: int | None = None
+    conv_bias: bool = True
+    proj_bias: bool = False
+    inner_norms: str | None = None
+    inner_norm_eps: float | None = None
+    chunk_len: int = 8
+
+    key: ClassVar[str] = "mamba"
+    recurrent: ClassVar[bool] = True
+    not_weights: ClassVar[tuple[str, ...]] = ("chunk_len",)
+    free: ClassVar[tuple[str, int]] = ("d_inner", 8)
+
+    def inner(self, d_model: int) -> int:
+        """I."""
+        return self.d_inner or self.expand * d_model
+
+    def rank(self, d_model: int) -> int:
+        """Q."""
+        return self.dt_rank or -(-d_model // 16)
+
+    def check(self, model: ModelConfig) -> None:
+        key = f"model.{self.key}"
+        positive(key, expand=self.expand, d_state=self.d_state, d_conv=self.d_conv, chunk_len=self.chunk_len)
+        given = {"d_inner": self.d_inner, "dt_rank": self.dt_rank}
+        positive(key, **{name: value for name, value in given.items() if value is not None})
+        if self.inner_norms is not None and self.inner_norms not in INNER_NORMS:
+            allowed = ", ".join(INNER_NORMS)
+            raise ValueError(f"{key}.inner_norms={self.inner_norms!r} is unknown; it is null or one of {allowed}")
+        if self.inner_norm_eps is not None and self.inner_norms is None:
+            raise ValueError(f"{key}.inner_norm_eps={self.inner_norm_eps} needs inner_norms; leave it out (null)")
+
+    def num_parameters(self, d_model: int) -> int:
+        inner, rank, states = self.inner(d_model), self.rank(d_model), self.d_state
+        projections = 3 * d_model * inner + self.proj_bias * (2 * inner + d_model)
+        conv = inner * (self.d_conv + self.conv_bias)
+        selection = inner * (rank + 2 * states) + (rank + 1) * inner  # x_proj; dt_proj and its bias
+        norms = (self.inner_norms == "weighted") * (rank + 2 * states)
+        return projections + conv + selection + norms + inner * states + inner  # A, D
+
+    def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
+        """The last d_conv - 1 inputs of the convolution and d_state numbers a channel whatever the length, the latter
+        in at least float32.
+        """
+        return self.inner(d_model) * ((self.d_conv - 1) * itemsize + self.d_state * max(itemsize, 4))
+
+    def build(self, model: ModelConfig, shared: nn.ModuleDict) -> Mamba:
+        return Mamba(self, model)
+
+
+class MambaState(ReplayedState):
+    """Convolution window and recurrent state of one Mamba layer, constant in length."""
+
+    names = ("conv_BWI", "ssm_BNI")
+
+    def __init__(self, mixer: Mamba, conv_BWI: Tensor, ssm_BNI: Tensor) -> None:
+        super().__init__()
+        self.mixer, self.conv_BWI, self.ssm_BNI = mixer, conv_BWI, ssm_BNI
+
+    def used_bytes(self, lengths: Sequence[int]) -> int:
+        return self.conv_BWI.nbytes + self.ssm_BNI.nbytes + self.marked_bytes()
+
+    def feed(self, inputs: tuple[Tensor, ...], pads_B: Tensor | None) -> None:
+        x_BTI, dt_BTI, B_BTN = inputs
+        self.mixer.take_up(x_BTI, dt_BTI, B_BTN, self, pads_B)
+
+
+class Mamba(nn.Module):
+    """One Mamba mixer; parameters as in the paper's reference implementation, and so the initial dt, A and D."""
+
+    in_bias: Tensor | None
+    conv_bias: Tensor | None
+    out_bias: Tensor | None
+
+    def __init__(self, config: MambaConfig, model: ModelConfig) -> None:
+        super().__init__()
+        d_model = model.d_model
+        self.config = config
+        self.norm_eps = model.norm_eps if config.inner_norm_eps is None else config.inner_norm_eps
+        self.d_inner, self.rank = inner, rank = config.inner(d_model), config.rank(d_model)
+        self.in_proj = matrix(d_model, 2 * inner)  # x, z
+        self.in_bias = nn.Parameter(torch.zeros(2 * inner)) if config.proj_bias else None
+        self.conv_weight = nn.Parameter(torch.empty(inner, config.d_conv))
+        self.conv_bias = nn.Parameter(torch.zeros(inner)) if config.conv_bias else None
+        nn.init.uniform_(self.conv_weight, -(config.d_conv**-0.5), config.d_conv**-0.5)
+        self.x_proj = matrix(inner, rank + 2 * config.d_state)  # dt, B, C
+        if config.inner_norms == "weighted":
+            self.dt_norm = nn.Parameter(torch.ones(rank))
+            self.B_norm = nn.Parameter(torch.ones(config.d_state))
+            self.C_norm = nn.Parameter(torch.ones(config.d_state))
+        # dt starts log-uniform in [0.001, 0.1]; its bias is the inverse of softplus there.
+        self.dt_proj = matrix(rank, inner)
+        nn.init.uniform_(self.dt_proj, -(rank**-0.5), rank**-0.5)
+        dt_I = torch.exp(torch.rand(inner) * (math.log(0.1) - math.log(0.001)) + math.log(0.001))
+        self.dt_bias = nn.Parameter(dt_I + torch.log(-torch.expm1(-dt_I)))
+        self.A_log = nn.Parameter(torch.arange(1.0, config.d_state + 1).log().repeat(inner, 1))  # A = -1, -2, …, -N
+        self.D = nn.Parameter(torch.ones(inner))
+        self.out = matrix(inner, d_model)
+        self.out_bias = nn.Parameter(torch.zeros(d_model)) if config.proj_bias else None
+        self._rates = Derived(decay_rates)
+        self._conv = Derived(kernels.conv_constants)
+
+    def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> MambaState:
+        c = self.config
+        wide = torch.promote_types(spec.dtype, torch.float32)
+        conv = torch.zeros(batch_size, c.d_conv - 1, self.d_inner, device=spec.device, dtype=spec.dtype)
+        ssm = torch.zeros(batch_size, c.d_state, self.d_inner, device=spec.device, dtype=wide)
+        return MambaState(self, conv, ssm)
+
+    def forward(self, x_RE: Tensor, span: Span, state: MambaState | None) -> Tensor:
+        c, B, pads_B, I = self.config, span.batch_size, span.pads_B, self.d_inner  # noqa: E741
+        wide = torch.promote_types(x_RE.dtype, torch.float32)
+        xz_RJ = x_RE @ self.in_proj if self.in_bias is None else torch.addmm(self.in_bias, x_RE, self.in_proj)
+        x_RI, z_RI = xz_RJ.split(I, -1)
+        x_BTI = x_RI.view(B, -1, I)
+        u_BTI = self._convolved(x_BTI, state, pads_B, write=span.write)
+        dt_BTI, B_BTN, C_BTN = self._selected(u_BTI.reshape(-1, I), B, wide)
+        if state is not None and span.write:
+            state.log((x_BTI, dt_BTI, B_BTN), span.num_tokens)
+        A_NI = self._rates(self.A_log)
+        D_I, ssm_BNI = self.D.to(wide), None if state is None else state.ssm_BNI
+        if state is not None and is_step(x_BTI, pads_B, write=span.write):
+            u_BI, dt_BI, B_BN, C_BN = (value[:, 0] for value in (u_BTI.to(wide), dt_BTI, B_BTN, C_BTN))
+            y_RI = kernels.selective_step(u_BI, dt_BI, A_NI, B_BN, C_BN, D_I, state.ssm_BNI)
+        else:
+            dt_BTI = _without_padding(dt_BTI, pads_B)
+            y_BTI, last_BNI = kernels.selective_scan(
+                u_BTI.to(wide), dt_BTI, A_NI, B_BTN, C_BTN, D_I, ssm_BNI, c.chunk_len
+            )
+            if state is not None and span.write:
+                state.ssm_BNI.copy_(last_BNI)
+            y_RI = y_BTI.reshape(-1, I)
+        out_RE = kernels.product(y_RI.to(x_RE.dtype) * F.silu(z_RI), self.out)
+        return out_RE if self.out_bias is None else out_RE + self.out_bias
+
+    def take_up(self, x_BTI: Tensor, dt_BTI: Tensor, B_BTN: Tensor, state: MambaState, pads_B: Tensor | None) -> None:
+        """Let tokens into the state, without what they would say: no matrix product."""
+        u_BTI = self._convolved(x_BTI, state, pads_B, write=True).to(dt_BTI.dtype)
+        dt_BTI, A_NI = _without_padding(dt_BTI, pads_B), self._rates(self.A_log)
+        for u_BI, dt_BI, B_BN in zip(u_BTI.unbind(1), dt_BTI.unbind(1), B_BTN.unbind(1), strict=True):
+            selective_update(u_BI, dt_BI, A_NI, B_BN, state.ssm_BNI)
+
+    def _convolved(self, x_BTI: Tensor, state: MambaState | None, pads_B: Tensor | None, *, write: bool) -> Tensor:
+        """silu of the short convolution over the new tokens and those that the state has kept."""
+        if state is not None and is_step(x_BTI, pads_B, write=write):
+            return kernels.conv_step(state.conv_BWI, x_BTI, *self._conv(self.conv_weight, self.conv_bias))
+        B, T, I = x_BTI.shape  # noqa: E741
+        W = self.config.d_conv - 1
+        past_BWI = x_BTI.new_zeros(B, W, I) if state is None else state.conv_BWI
+        seen_BSI = torch.cat((past_BWI, x_BTI), 1)
+        if pads_B is not None:
+            seen_BSI = kernels.close_gap(seen_BSI, pads_B, W)
+        if state is not None and write:
+            state.conv_BWI.copy_(seen_BSI[:, T:])
+        return F.silu(kernels.causal_conv(seen_BSI, self.conv_weight, self.conv_bias))
+
+    def _selected(self, u_RI: Tensor, batch_size: int, wide: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """dt [B, T, I], B and C [B, T, N] of each token, from what the convolution says."""
+        N = self.config.d_state
+        low_RQ, B_RN, C_RN = (u_RI @ self.x_proj).split((self.rank, N, N), -1)
+        match self.config.inner_norms:
+            case "weighted":
+                low_RQ = rms_norm(low_RQ, self.dt_norm, self.norm_eps)
+                B_RN, C_RN = rms_norm(B_RN, self.B_norm, self.norm_eps), rms_norm(C_RN, self.C_norm, self.norm_eps)
+            case "plain":
+                low_RQ, B_RN, C_RN = (
+                    F.rms_norm(value, value.shape[1:], None, self.norm_eps) for value in (low_RQ, B_RN, C_RN)
+                )
+        dt_RI = F.softplus(torch.addmm(self.dt_bias.to(wide), low_RQ.to(wide), self.dt_proj.to(wide)))
+        dt_BTI, B_BTN, C_BTN = (value.view(batch_size, -1, value.shape[1]) for value in (dt_RI, B_RN, C_RN))
+        return dt_BTI, B_BTN.to(wide), C_BTN.to(wide)
+
+
+def is_step(x_BTI: Tensor, pads_B: Tensor | None, *, write: bool) -> bool:
+    """Whether each row brings one token that is to stay: then states are updated in place."""
+    return write and pads_B is None and x_BTI.shape[1] == 1
+
+
+def decay_rates(A_log_IN: Tensor) -> Tensor:
+    """A [N, I], in at least float32."""
+    return -A_log_IN.t().to(torch.promote_types(A_log_IN.dtype, torch.float32)).exp().contiguous()
+
+
+def _without_padding(dt_BTI: Tensor, pads_B: Tensor | None) -> Tensor:
+    """dt = 0 where there is padding: it leaves a state as it is."""
+    if pads_B is None:
+        return dt_BTI
+    token_BT = torch.arange(dt_BTI.shape[1], device=dt_BTI.device) >= pads_B[:, None]
+    return dt_BTI * token_BT[..., None]

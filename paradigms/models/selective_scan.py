@@ -1,0 +1,180 @@
+"""The selective scan: a recurrence whose step depends on the token (Mamba, arXiv 2312.00752, equations 2a and 2b).
+
+    h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t          y_t = C_t h_t + D x_t
+
+Each of I channels has N states that decay at rates of their own, so that, unlike state-space duality (`ssd`), it is no
+matrix product: it stays a loop over tokens of elementwise work. What makes such a loop slow is not the arithmetic:
+autograd through it remembers every state, and intermediates of B T N I numbers do not fit a cache. Hence the scan goes
+through the tokens in chunks that do, keeps the state where each chunk starts, and its gradient, written by hand, goes
+back through the chunks and computes their states again.
+
+Dimension letters: B batch, T tokens, I channels, N states of a channel, L tokens of a chunk. States are [N, I], so that
+all work runs along contiguous channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def selective_update(x_BI: Tensor, dt_BI: Tensor, A_NI: Tensor, B_BN: Tensor, state_BNI: Tensor) -> None:
+    """Let one token into `state_BNI`, in place."""
+    state_BNI.mul_(torch.mul(dt_BI[:, None], A_NI).exp_())
+    state_BNI.addcmul_((dt_BI * x_BI)[:, None], B_BN[..., None])
+
+
+def selective_step(
+    x_BI: Tensor, dt_BI: Tensor, A_NI: Tensor, B_BN: Tensor, C_BN: Tensor, D_I: Tensor, state_BNI: Tensor
+) -> Tensor:
+    """One token; updates `state_BNI` in place and returns y_BI."""
+    selective_update(x_BI, dt_BI, A_NI, B_BN, state_BNI)
+    return torch.addcmul(torch.bmm(C_BN[:, None], state_BNI)[:, 0], D_I, x_BI)
+
+
+def selective_recurrence(
+    x_BTI: Tensor, dt_BTI: Tensor, A_NI: Tensor, B_BTN: Tensor, C_BTN: Tensor, D_I: Tensor, state_BNI: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The definition, token by token: the reference of the others. Returns y_BTI and the state after the last token."""
+    outputs = []
+    for t in range(x_BTI.shape[1]):
+        x_BI, dt_BI, B_BN, C_BN = (value[:, t] for value in (x_BTI, dt_BTI, B_BTN, C_BTN))
+        decay_BNI = torch.exp(dt_BI[:, None] * A_NI)
+        state_BNI = decay_BNI * state_BNI + (dt_BI * x_BI)[:, None] * B_BN[..., None]
+        outputs.append((C_BN[..., None] * state_BNI).sum(1) + D_I * x_BI)
+    return torch.stack(outputs, 1), state_BNI
+
+
+def selective_scan(
+    x_BTI: Tensor,
+    dt_BTI: Tensor,
+    A_NI: Tensor,
+    B_BTN: Tensor,
+    C_BTN: Tensor,
+    D_I: Tensor,
+    state_BNI: Tensor | None,
+    chunk_len: int,
+) -> tuple[Tensor, Tensor]:
+    """Any number of tokens from any state (None is zero), `chunk_len` of them at a time.
+
+    Returns y_BTI and the state after the last token; both have gradients.
+    """
+    start_BNI = x_BTI.new_zeros(x_BTI.shape[0], *A_NI.shape) if state_BNI is None else state_BNI
+    inputs = (x_BTI, dt_BTI, A_NI.contiguous(), B_BTN, C_BTN, start_BNI)
+    if torch.is_grad_enabled() and any(value.requires_grad for value in inputs):
+        y_BTI, last_BNI = _Scan.apply(*inputs, chunk_len)  # type: ignore[misc]
+    else:
+        y_BTI, last_BNI, _ = _forward(*inputs, chunk_len, keep_starts=False)
+    return torch.addcmul(y_BTI, D_I, x_BTI), last_BNI
+
+
+def carried(dt_BTI: Tensor, A_NI: Tensor, C_BTN: Tensor, state_BNI: Tensor, chunk_len: int) -> tuple[Tensor, Tensor]:
+    """What a scan from this state adds to one from zero: [B, T, I] to its outputs, [B, N, I] to its last state.
+
+    The scan is linear in its state, which token t sees decayed by exp(A (dt_1 + … + dt_t)): never above 1.
+    """
+    since_BTI = dt_BTI.cumsum(1)
+    added = []
+    for since_BLI, C_BLN in zip(since_BTI.split(chunk_len, 1), C_BTN.split(chunk_len, 1), strict=True):
+        seen_BLNI = torch.exp(since_BLI[:, :, None] * A_NI) * state_BNI[:, None]
+        added.append((C_BLN[:, :, None] @ seen_BLNI)[:, :, 0])
+    return torch.cat(added, 1), torch.exp(since_BTI[:, -1, None] * A_NI) * state_BNI
+
+
+def _chunk_states(
+    x_LBI: Tensor, dt_LBI: Tensor, A_NI: Tensor, B_LBN: Tensor, start_BNI: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Decay and state of each token of a chunk, [L, B, N, I]: token by token in memory, each a single operator."""
+    decay_LBNI = torch.mul(dt_LBI[:, :, None], A_NI).exp_()
+    states_LBNI = (dt_LBI * x_LBI)[:, :, None] * B_LBN[..., None]
+    before_BNI = start_BNI
+    for decay_BNI, state_BNI in zip(decay_LBNI.unbind(0), states_LBNI.unbind(0), strict=True):
+        before_BNI = state_BNI.addcmul_(decay_BNI, before_BNI)
+    return decay_LBNI, states_LBNI
+
+
+def _chunks(values: tuple[Tensor, ...], first: int, chunk_len: int) -> list[Tensor]:
+    """`chunk_len` tokens of [B, T, ...], as [L, B, ...]."""
+    return [value[:, first : first + chunk_len].transpose(0, 1) for value in values]
+
+
+def _forward(
+    x_BTI: Tensor,
+    dt_BTI: Tensor,
+    A_NI: Tensor,
+    B_BTN: Tensor,
+    C_BTN: Tensor,
+    start_BNI: Tensor,
+    chunk_len: int,
+    *,
+    keep_starts: bool,
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """y_BTI without D x, the last state, and the states that the chunks started from."""
+    y_BTI = torch.empty_like(x_BTI)
+    state_BNI, starts = start_BNI, []
+    for first in range(0, x_BTI.shape[1], chunk_len):
+        x_LBI, dt_LBI, B_LBN, C_LBN, y_LBI = _chunks((x_BTI, dt_BTI, B_BTN, C_BTN, y_BTI), first, chunk_len)
+        if keep_starts:
+            starts.append(state_BNI)
+        _, states_LBNI = _chunk_states(x_LBI, dt_LBI, A_NI, B_LBN, state_BNI)
+        y_LBI.copy_((C_LBN[:, :, None] @ states_LBNI)[:, :, 0])
+        state_BNI = states_LBNI[-1].clone()  # so that the chunk's other states can go
+    return y_BTI, state_BNI, starts
+
+
+class _Scan(torch.autograd.Function):
+    """The scan without D x, and its gradient.
+
+    With g_t the gradient at h_t: g_t = C_t dy_t + exp(dt_{t+1} A) g_{t+1}, from the last token to the first. The
+    exponent of the decay gets k_t = exp(dt_t A) g_t h_{t-1}, of which dt_t takes the sum of k_t A over states, and A
+    that of k_t dt_t over tokens; x, B and C get theirs from the products that they stand in.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_BTI: Tensor,
+        dt_BTI: Tensor,
+        A_NI: Tensor,
+        B_BTN: Tensor,
+        C_BTN: Tensor,
+        start_BNI: Tensor,
+        chunk_len: int,
+    ) -> tuple[Tensor, Tensor]:
+        y_BTI, last_BNI, starts = _forward(x_BTI, dt_BTI, A_NI, B_BTN, C_BTN, start_BNI, chunk_len, keep_starts=True)
+        ctx.save_for_backward(x_BTI, dt_BTI, A_NI, B_BTN, C_BTN, *starts)
+        ctx.chunk_len = chunk_len
+        return y_BTI, last_BNI
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_BTI: Tensor, dlast_BNI: Tensor) -> tuple[Tensor | None, ...]:
+        x_BTI, dt_BTI, A_NI, B_BTN, C_BTN, *starts = ctx.saved_tensors
+        dx_BTI, ddt_BTI, dB_BTN, dC_BTN = (torch.empty_like(value) for value in (x_BTI, dt_BTI, B_BTN, C_BTN))
+        dA_NI = torch.zeros_like(A_NI)
+        everything = (x_BTI, dt_BTI, B_BTN, C_BTN, dy_BTI, dx_BTI, ddt_BTI, dB_BTN, dC_BTN)
+        after_BNI = dlast_BNI  # exp(dt A) g of the token behind the chunk
+        for index in reversed(range(len(starts))):
+            x_LBI, dt_LBI, B_LBN, C_LBN, dy_LBI, dx_LBI, ddt_LBI, dB_LBN, dC_LBN = _chunks(
+                everything, index * ctx.chunk_len, ctx.chunk_len
+            )
+            decay_LBNI, states_LBNI = _chunk_states(x_LBI, dt_LBI, A_NI, B_LBN, starts[index])
+            dC_LBN.copy_((states_LBNI @ dy_LBI[..., None])[..., 0])
+            g_LBNI = dy_LBI[:, :, None] * C_LBN[..., None]
+            g, decay = g_LBNI.unbind(0), decay_LBNI.unbind(0)
+            g[-1].add_(after_BNI)
+            for t in range(len(g) - 2, -1, -1):
+                g[t].addcmul_(decay[t + 1], g[t + 1])
+            dinput_LBI = (B_LBN[:, :, None] @ g_LBNI)[:, :, 0]  # of dt x
+            dB_LBN.copy_((g_LBNI @ (dt_LBI * x_LBI)[..., None])[..., 0])
+            dx_LBI.copy_(dinput_LBI * dt_LBI)
+            k_LBNI = decay_LBNI.mul_(g_LBNI)
+            after_BNI = k_LBNI[0].clone()
+            k_LBNI[0].mul_(starts[index])
+            k_LBNI[1:].mul_(states_LBNI[:-1])
+            dA_NI += (k_LBNI * dt_LBI[:, :, None]).sum((0, 1))
+            ddt_LBI.copy_(k_LBNI.mul_(A_NI).sum(2) + dinput_LBI * x_LBI)
+        return dx_BTI, ddt_BTI, dA_NI, dB_BTN, dC_BTN, after_BNI, None
