@@ -87,6 +87,11 @@ class AttentionConfig:
         """2 x kv_heads x head_dim numbers a position, of one row; in 8 bits 2 x kv_heads scales more."""
         return length * kv_bytes(self.kv_heads, self.width(d_model), itemsize=itemsize, kv_dtype=kv_dtype)
 
+    def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
+        """Of the projections, and of two products with every slot in context."""
+        heads = (2 * self.num_heads + 2 * self.kv_heads) * d_model + 2 * self.num_heads * context
+        return 2 * num_tokens * heads * self.width(d_model)
+
     def rotary(self, d_model: int) -> Rotary | None:
         if self.rope_theta is None:
             return None

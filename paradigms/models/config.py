@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from paradigms.models import counts
 from paradigms.models.attention import AttentionConfig
 from paradigms.models.experts import ExpertsConfig
 from paradigms.models.feed_forward import FeedForwardConfig
@@ -194,6 +195,18 @@ class ModelConfig:
             if part in storing and kv_dtype not in part.kv_dtypes:
                 allowed = ", ".join(part.kv_dtypes)
                 raise ValueError(f"kv_dtype={kv_dtype!r} is unknown; it is null (as computed) or one of {allowed}")
+
+    def active_parameters(self) -> int:
+        """Parameters that one token uses; see `counts`."""
+        return counts.active_parameters(self)
+
+    def weight_bytes_read(self, *, itemsize: int, experts_touched: float | None = None) -> int:
+        """Bytes of weights that a forward reads; see `counts.weight_bytes_read`."""
+        return counts.weight_bytes_read(self, itemsize=itemsize, experts_touched=experts_touched)
+
+    def matmul_flops(self, *, num_tokens: int, context: int, num_logits: int | None = None) -> int:
+        """Operations of a forward's matrix products, of one row; see `counts.matmul_flops`."""
+        return counts.matmul_flops(self, num_tokens=num_tokens, context=context, num_logits=num_logits)
 
     # Building
 

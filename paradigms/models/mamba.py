@@ -86,6 +86,11 @@ class MambaConfig:
         norms = (self.inner_norms == "weighted") * (rank + 2 * states)
         return projections + conv + selection + norms + inner * states + inner  # A, D
 
+    def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
+        """Of the projections, and of reading each token's state out."""
+        inner, rank = self.inner(d_model), self.rank(d_model)
+        return 2 * num_tokens * inner * (3 * d_model + 2 * rank + 3 * self.d_state)
+
     def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
         """The last d_conv - 1 inputs of the convolution and d_state numbers a channel whatever the length, the latter
         in at least float32.

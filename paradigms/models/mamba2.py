@@ -95,6 +95,17 @@ class Mamba2Config:
         projections = d_model * (projected + inner) + self.proj_bias * (projected + d_model)
         return projections + conv * (self.d_conv + self.conv_bias) + 3 * heads + (self.norm is not None) * inner
 
+    def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
+        """Of the projections, and of the chunked form's four products, or of reading one token's state out."""
+        inner, heads, states = self.inner(d_model), self.num_heads(d_model), self.d_state
+        projections = 2 * num_tokens * d_model * (2 * inner + self.conv_dim(d_model) + heads)
+        if num_tokens == 1:
+            return projections + 2 * inner * states
+        length = min(self.chunk_len, num_tokens)
+        padded = -(-num_tokens // length) * length
+        within = length * (self.num_groups * states + inner)  # C B^T of each group, and that with x
+        return projections + 2 * padded * (within + 2 * inner * states)  # into the state, and out of it
+
     def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
         """The last d_conv - 1 inputs of the convolution and heads x head_dim x d_state numbers whatever the length, the
         latter in at least float32.

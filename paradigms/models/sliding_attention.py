@@ -48,6 +48,10 @@ class SlidingAttentionConfig(AttentionConfig):
         """As attention, of the last `window` positions."""
         return super().state_bytes(d_model, length=min(length, self.window), itemsize=itemsize, kv_dtype=kv_dtype)
 
+    def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
+        """As attention, with the last `window` positions."""
+        return super().matmul_flops(d_model, num_tokens=num_tokens, context=min(context, self.window))
+
     def build(self, model: ModelConfig, shared: nn.ModuleDict) -> SlidingAttention:
         return SlidingAttention(self, model)
 

@@ -1,0 +1,64 @@
+"""What a token costs, by formula: parameters it uses, bytes of weights a forward reads, matrix products it computes.
+
+Only experts make these differ from the parameter count, and only attention makes them grow with the context. Each kind
+of layer tells its own part (`matmul_flops`, `expert_parameters` of its config); a kind that does not is taken to put
+every token through all its matrices once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paradigms.models.config import ModelConfig
+
+
+def active_parameters(config: ModelConfig) -> int:
+    """Parameters that one token uses: all but the routed experts it is not sent to."""
+    return config.num_parameters() - _idle(config, None)
+
+
+def weight_bytes_read(config: ModelConfig, *, itemsize: int, experts_touched: float | None = None) -> int:
+    """Bytes of weights that one forward reads.
+
+    Args:
+        experts_touched: distinct experts that the forward's tokens touched, a mean over the expert layers; None is
+            those of one token.
+
+    An embedding that is not the output head as well is left out: of it a forward reads one row a token.
+    """
+    embedding = 0 if config.tied_head else config.vocab_size * config.d_model
+    return (config.num_parameters() - _idle(config, experts_touched) - embedding) * itemsize
+
+
+def matmul_flops(config: ModelConfig, *, num_tokens: int, context: int, num_logits: int | None = None) -> int:
+    """Floating-point operations of the matrix products in a forward of one row, two for a multiplication and addition.
+
+    Args:
+        num_tokens: new tokens.
+        context: slots that attention computes for each of them: all of the state and all new tokens, since the half
+            that a causal mask hides is computed by plain attention too.
+        num_logits: tokens whose logits are wanted; None is all.
+
+    Norms, activations, convolutions, scans and softmax are not matrix products and not counted.
+    """
+    logits = num_tokens if num_logits is None else num_logits
+    layers = sum(_flops(part, config.d_model, num_tokens, context) for part in config.parts)
+    return layers + 2 * logits * config.d_model * config.vocab_size
+
+
+def _idle(config: ModelConfig, experts_touched: float | None) -> int:
+    """Parameters of routed experts that are not touched."""
+    idle = 0
+    for part in config.parts:
+        if hasattr(part, "expert_parameters"):
+            touched = part.top_k if experts_touched is None else experts_touched
+            idle += round((part.num_experts - touched) * part.expert_parameters(config.d_model))
+    return idle
+
+
+def _flops(part: Any, d_model: int, num_tokens: int, context: int) -> int:
+    if hasattr(part, "matmul_flops"):
+        return part.matmul_flops(d_model, num_tokens=num_tokens, context=context)
+    shared = part.shared_parameters(d_model) if hasattr(part, "shared_parameters") else 0
+    return 2 * num_tokens * (part.num_parameters(d_model) + shared)
