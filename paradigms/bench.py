@@ -8,6 +8,7 @@ and kept. A run that would take longer than `measure.extrapolate_over_s` is time
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -53,9 +54,8 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
     set_threads(cell.device.threads)
 
     started = time.perf_counter()
-    weights = cell.train.load(cell.wanted, report=lambda what, done, total: None)
+    weights = _weights(cell, device)
     corpus = load_corpus(cell.corpus)
-    weights.model.to(device=device, dtype=getattr(torch, cell.device.dtype)).eval().requires_grad_(False)
     paradigm = NativeParadigm(weights.model, cell.decoder, weights.tokenizer)
     requests = partial(make_requests, cell, round_index, corpus=corpus, tokenizer=weights.tokenizer)
     load_s = time.perf_counter() - started
@@ -157,6 +157,23 @@ def _timed_repeats(cell: Cell, paradigm: Paradigm, requests: Any, tokenizer: Tok
         batch = requests(len(recordings))
         recordings.append(record(paradigm, batch, clock=clock, timeline=cell.measure.timeline, stream_decoder=decoder))
     return recordings
+
+
+_ready: list[tuple[Any, Weights]] = []  # the last weights of this process, and what asked for them
+
+
+def _weights(cell: Cell, device: torch.device) -> Weights:
+    """Weights on the device, in the cell's dtype; units that share a process share them (sweep.units_per_process)."""
+    asked = (cell.train, cell.wanted, cell.device)
+    if not _ready or _ready[0][0] != asked:
+        _ready.clear()
+        weights = cell.train.load(cell.wanted, report=lambda what, done, total: None)
+        weights.model.to(device=device, dtype=getattr(torch, cell.device.dtype)).eval().requires_grad_(False)
+        _ready.append((asked, weights))
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what the units before left behind
+    return _ready[0][1]
 
 
 def _outline_of_long_run(cell: Cell, paradigm: NativeParadigm, warmup: Warmup) -> Outline | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import inspect
 import io
 import multiprocessing
 import os
@@ -67,6 +68,7 @@ def call(
     log: Path,
     timeout_s: float | None = None,
     on_line: Callable[[str], None] | None = None,
+    on_part: Callable[[Any], None] | None = None,
     memory_limit_bytes: int | None = None,
 ) -> Outcome:
     """Run `function(*arguments)` in a child and wait for it.
@@ -75,8 +77,9 @@ def call(
         function: dotted name, importable in the child.
         arguments: picklable values.
         log: file that what the child writes to stdout and stderr is appended to.
-        timeout_s: the child is ended after this time; None waits for ever.
+        timeout_s: the child is ended after this time, counted afresh from each part; None waits for ever.
         on_line: called with each line that Python code in the child prints.
+        on_part: called with each value that the function yields, when it is a generator; those before a failure stay.
         memory_limit_bytes: memory of the machine, by default what it says itself; a child that SIGKILL ends while it
             holds more than half of it counts as out of memory.
 
@@ -89,7 +92,7 @@ def call(
         )  # joblib's workers name one that children do not know
     context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
-    started = time.monotonic()
+    started = part_started = time.monotonic()
     process = context.Process(target=_child, args=(theirs, str(log), function, arguments), daemon=False)
     process.start()
     theirs.close()
@@ -97,7 +100,7 @@ def call(
         watch = MemoryWatch(process.pid or 0, memory_limit_bytes)
         answer = None
         while answer is None:
-            if timeout_s is not None and time.monotonic() - started > timeout_s:
+            if timeout_s is not None and time.monotonic() - part_started > timeout_s:
                 _end(process)
                 return Outcome("failed", error=f"timed out after {timeout_s:g} s", seconds=time.monotonic() - started)
             if ours in connection.wait([ours, process.sentinel], timeout=POLL_S):
@@ -108,6 +111,10 @@ def call(
                 if kind == "line":
                     if on_line is not None:
                         on_line(payload)
+                elif kind == "part":
+                    if on_part is not None:
+                        on_part(payload)
+                    part_started = time.monotonic()
                 else:
                     answer = payload
             elif not process.is_alive() and not ours.poll():
@@ -175,7 +182,12 @@ def _child(pipe: Any, log: str, function: str, arguments: tuple[Any, ...]) -> No
         sys.stdout, sys.stderr = _Lines(send), io.TextIOWrapper(io.FileIO(2, "wb", closefd=False), write_through=True)
         faulthandler.enable(file)
         try:
-            answer: tuple[Any, ...] = ("ok", find(function)(*arguments))
+            result = find(function)(*arguments)
+            if inspect.isgenerator(result):
+                for part in result:
+                    send("part", part)
+                result = None
+            answer: tuple[Any, ...] = ("ok", result)
         except KeyboardInterrupt:
             os._exit(130)
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""A lane: units one after the other on one device, each in a child of its own.
+"""A lane: units one after the other on one device, each in a child of its own, or a few over the same weights in one.
 
 The lane alone writes records, after a child has answered in whole; a unit that raises, runs out of memory, hangs or
 is killed becomes a record that says so, and the next one runs. What is finished is skipped here and not when the plan
@@ -9,11 +9,13 @@ another one.
 from __future__ import annotations
 
 import json
+import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +143,7 @@ class _Lane:
             unit = first_of[checkpoint]
             self.show.start(unit.cell.name)
             outcome = self.call(
-                "paradigms.lane.prepare_in_child", self.plan.preparer, unit, self.plan.prepare_timeout_s
+                "paradigms.lane.prepare_in_child", self.plan.preparer, [unit], self.plan.prepare_timeout_s
             )
             if outcome.status != "ok":
                 self.summary.broken[checkpoint] = f"preparing failed: {outcome.error}"
@@ -152,32 +154,79 @@ class _Lane:
     # ------------------------------------------------------------ measure
 
     def measure(self, units: Sequence[Unit]) -> None:
-        left = TimeLeft()
-        num_rounds = 1 + max((unit.round_index for unit in units), default=0)
-        for position, unit in enumerate(units):
-            if position == 0 or unit.round_index != units[position - 1].round_index:
-                in_round = sum(other.round_index == unit.round_index for other in units)
-                self.show.stage(f"measure, round {unit.round_index + 1} of {num_rounds}", in_round)
-            self.show.start(unit.cell.name, left.estimate_s([other.cell_index for other in units[position:]]))
-            outcome, started_at = self.measure_unit(unit)
-            self.record(unit, outcome, started_at)
-            left.saw(unit.cell_index, outcome.seconds)
-            self.show.done(unit.cell.name, outcome.seconds, outcome.error or "")
+        left, num_rounds = TimeLeft(), 1 + max((unit.round_index for unit in units), default=0)
+        waiting = list(units)
+        previous_round = -1
+        while waiting:
+            unit = waiting[0]
+            if unit.round_index != previous_round:
+                previous_round = unit.round_index
+                in_round = sum(other.round_index == previous_round for other in waiting)
+                self.show.stage(f"measure, round {previous_round + 1} of {num_rounds}", in_round)
+            if unit.checkpoint in self.summary.broken:
+                started_at = self.begin(waiting, left)
+                self.end(unit, Outcome("failed", error=self.summary.broken[unit.checkpoint]), started_at, left)
+                del waiting[0]
+            else:
+                self.measure_together(waiting, left)
 
-    def measure_unit(self, unit: Unit) -> tuple[Outcome, str]:
-        started_at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        if unit.checkpoint in self.summary.broken:
-            return Outcome("failed", error=self.summary.broken[unit.checkpoint]), started_at
+    def measure_together(self, waiting: list[Unit], left: TimeLeft) -> None:
+        """Measure the next units that may share a process and take them off the list; after a failure the rest stay."""
+        together = self.together(waiting)
+        started_at, started = self.begin(waiting, left), time.monotonic()
+
+        def measured(value: str) -> None:
+            nonlocal started_at, started
+            self.end(waiting.pop(0), Outcome("ok", value, seconds=time.monotonic() - started), started_at, left)
+            together.pop(0)
+            if together:
+                started_at, started = self.begin(waiting, left), time.monotonic()
+
         outcome = self.call(
-            "paradigms.lane.measure_in_child", self.plan.runner, unit, self.plan.unit_timeout_s, unit.round_index
+            "paradigms.lane.measure_in_child",
+            self.plan.runner,
+            list(together),
+            self.plan.unit_timeout_s,
+            [unit.round_index for unit in together],
+            on_part=measured,
         )
-        return outcome, started_at
+        if together:  # the one that was running when the process ended
+            self.end(waiting.pop(0), replace(outcome, seconds=time.monotonic() - started), started_at, left)
 
-    def call(self, entry: str, function: str, unit: Unit, timeout_s: float | None, *more: Any) -> Outcome:
+    def together(self, waiting: Sequence[Unit]) -> list[Unit]:
+        """The next units of one round over the same weights, as many as may share a process."""
+        first = waiting[0]
+        same = takewhile(
+            lambda unit: (unit.round_index, unit.cell.weights) == (first.round_index, first.cell.weights), waiting
+        )
+        return list(islice(same, self.plan.units_per_process))
+
+    def begin(self, waiting: Sequence[Unit], left: TimeLeft) -> str:
+        """Tell of the next unit; the time of day."""
+        self.show.start(waiting[0].cell.name, left.estimate_s([unit.cell_index for unit in waiting]))
+        return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+    def end(self, unit: Unit, outcome: Outcome, started_at: str, left: TimeLeft) -> None:
+        self.record(unit, outcome, started_at)
+        left.saw(unit.cell_index, outcome.seconds)
+        self.show.done(unit.cell.name, outcome.seconds, outcome.error or "")
+
+    def call(
+        self,
+        entry: str,
+        function: str,
+        units: Sequence[Unit],
+        timeout_s: float | None,
+        *more: Any,
+        on_part: Callable[[str], None] | None = None,
+    ) -> Outcome:
         with open(self.log, "a", encoding="utf-8") as log:
-            log.write(f"==== {unit.name} ({unit.key})\n")
+            log.writelines(f"==== {unit.name} ({unit.key})\n" for unit in units)
         on_line: Callable[[str], None] | None = self.show.say if function == self.plan.preparer else None
-        return call(entry, function, unit.cell.config, *more, log=self.log, timeout_s=timeout_s, on_line=on_line)
+        configs = [unit.cell.config for unit in units]
+        return call(
+            entry, function, configs, *more, log=self.log, timeout_s=timeout_s, on_line=on_line, on_part=on_part
+        )
 
     def record(self, unit: Unit, outcome: Outcome, started_at: str) -> None:
         observed, tables = json.loads(outcome.value) if outcome.status == "ok" else ({}, {})
@@ -227,14 +276,19 @@ class _Lane:
 # ---------------------------------------------------------------- in the child
 
 
-def prepare_in_child(preparer: str, config: dict[str, Any]) -> None:
-    find(preparer)(build(config))
+def prepare_in_child(preparer: str, configs: Sequence[dict[str, Any]]) -> None:
+    for config in configs:
+        find(preparer)(build(config))
 
 
-def measure_in_child(runner: str, config: dict[str, Any], round_index: int) -> str:
-    """Run one unit; its records as JSON text, so that what cannot be written fails here, with a traceback."""
-    observed, tables = find(runner)(build(config), round_index)
-    return canonical_json([observed, tables])
+def measure_in_child(runner: str, configs: Sequence[dict[str, Any]], rounds: Sequence[int]) -> Iterator[str]:
+    """Run units; the records of each as JSON text, so that what cannot be written fails here, with a traceback.
+
+    `unit_in_process` counts those that ran in this process before: with 0 it shared nothing.
+    """
+    for index, (config, round_index) in enumerate(zip(configs, rounds, strict=True)):
+        observed, tables = find(runner)(build(config), round_index)
+        yield canonical_json([{"unit_in_process": index, **observed}, tables])
 
 
 def run_planned(plan: Plan, show: Progress) -> LaneSummary:

@@ -22,6 +22,7 @@ from paradigms.records import content_hash, flatten
 
 PREPARE, MEASURE = "prepare", "measure"
 NOT_OF_THE_CELL = ("measure.rounds",)  # more rounds of the same cell are the same cell: what is measured stays valid
+OF_THE_WORK = ("paradigm", "decoder", "workload", "measure")  # what cells over the same weights may differ in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,9 @@ class SweepOptions:
         exclude: cells to leave out, each a mapping of dotted factor to value or list of values; all of them must match.
         unit_timeout_s: a unit that takes longer is ended and recorded as failed; null waits for ever.
         prepare_timeout_s: the same for preparing a checkpoint, which may train it.
+        units_per_process: how many units over the same weights run one after the other in one process, in random order
+            among themselves. They share its weights, CUDA context, allocator, compiled kernels and whatever a library
+            has chosen or cached; 1 shares nothing. A unit that fails ends its process, and the next begin a new one.
         report: build the report at the end.
         runner, preparer: dotted names of what measures a unit and of what prepares a checkpoint.
         preload: modules that are imported before children are forked, beside the runner's, so that no child has to.
@@ -47,6 +51,7 @@ class SweepOptions:
     exclude: list[dict[str, Any]] = field(default_factory=list)
     unit_timeout_s: float | None = 1800.0
     prepare_timeout_s: float | None = None
+    units_per_process: int = 1
     report: bool = True
     runner: str = "paradigms.bench.run_unit"
     preparer: str = "paradigms.bench.prepare"
@@ -56,6 +61,8 @@ class SweepOptions:
     def __post_init__(self) -> None:
         if not self.name or self.name != Path(self.name).name:
             raise ValueError(f"sweep.name={self.name!r} must be a plain name, since it names a folder")
+        if self.units_per_process < 1:
+            raise ValueError(f"sweep.units_per_process={self.units_per_process} must be at least 1")
         for name in ("unit_timeout_s", "prepare_timeout_s"):
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -86,6 +93,13 @@ class PlannedCell:
         return {key: value for key, value in self.factors.items() if key not in NOT_OF_THE_CELL}
 
     @cached_property
+    def weights(self) -> str:
+        """Equal for cells that may share a process: the same weights, loaded the same way."""
+        return content_hash(
+            {key: value for key, value in self.identity.items() if key.split(".")[0] not in OF_THE_WORK}
+        )
+
+    @cached_property
     def key(self) -> str:
         return content_hash(self.identity)
 
@@ -97,6 +111,7 @@ class Plan:
     Attributes:
         folder: of the sweep's records, absolute.
         lane, num_lanes: which lane this is, counted from 0.
+        units_per_process: see `SweepOptions`.
         stages: `prepare`, `measure` or both.
         cells: all that the units speak of.
         units: (index into cells, round), in the order of measuring.
@@ -111,6 +126,7 @@ class Plan:
     preload: tuple[str, ...] = ()
     unit_timeout_s: float | None
     prepare_timeout_s: float | None
+    units_per_process: int = 1
     lane: int = 0
     num_lanes: int = 1
     stages: tuple[str, ...] = (PREPARE, MEASURE)
@@ -132,17 +148,21 @@ class Plan:
         return cls(**data)
 
 
-def order_units(num_rounds: Sequence[int], seed: int) -> list[tuple[int, int]]:
+def order_units(num_rounds: Sequence[int], seed: int, together: Sequence[str] | None = None) -> list[tuple[int, int]]:
     """All (cell, round), round after round, in a random order within each that depends on seed and round only.
 
     Args:
         num_rounds: rounds of each cell.
         seed: of the order.
+        together: of each cell, what it shares with those that are to follow each other within a round.
     """
     units: list[tuple[int, int]] = []
     for round_index in range(max(num_rounds, default=0)):
         cells = [cell for cell, rounds in enumerate(num_rounds) if rounds > round_index]
         random.Random(f"{seed}/{round_index}").shuffle(cells)
+        if together is not None:
+            first = {together[cell]: place for place, cell in reversed(list(enumerate(cells)))}
+            cells.sort(key=lambda cell: first[together[cell]])
         units += [(cell, round_index) for cell in cells]
     return units
 

@@ -126,7 +126,8 @@ class _Sweep:
     def plans(self) -> list[Plan]:
         """One plan a lane; before several lanes, one that prepares the checkpoints for all of them."""
         rounds = [int(cell.factors.get("measure.rounds", 1)) for cell in self.cells]
-        units = order_units(rounds, self.options.seed)
+        shares = self.options.units_per_process > 1
+        units = order_units(rounds, self.options.seed, [cell.weights for cell in self.cells] if shares else None)
         lanes = split_lanes(units, self.num_lanes)
         if len(lanes) == 1:
             return [self.plan(lanes[0], 0, 1, (PREPARE, MEASURE))]
@@ -142,6 +143,7 @@ class _Sweep:
             preload=tuple(self.options.preload),
             unit_timeout_s=self.options.unit_timeout_s,
             prepare_timeout_s=self.options.prepare_timeout_s,
+            units_per_process=self.options.units_per_process,
             lane=lane,
             num_lanes=num_lanes,
             stages=stages,

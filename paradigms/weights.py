@@ -41,7 +41,7 @@ class Weights:
     """A model ready to be measured.
 
     Attributes:
-        model: float32, on the CPU.
+        model: float32, on the CPU; random weights where they were drawn.
         tokenizer: the one that the model was trained with.
         checkpoint: identity; different weights never share one.
         card: how they came about; empty for random weights.
@@ -116,7 +116,11 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomWeights:
-    """Fresh weights, for latency and memory only: what depends on the values drawn is refused."""
+    """Fresh weights, for latency and memory only: what depends on the values drawn is refused.
+
+    They are drawn where they are used, since a CPU takes many seconds for a billion. The same seed gives other numbers
+    on a GPU than on a CPU, so the kind of device is part of their identity.
+    """
 
     seed: int = 0
     source: str = "random"
@@ -125,12 +129,14 @@ class RandomWeights:
         """Nothing was learnt, so no length is beyond it."""
 
     def checkpoint_id(self, wanted: Wanted) -> str:
-        return content_hash(["random", self.seed, checkpoint.network_dict(wanted.model)])
+        return content_hash(["random", self.seed, checkpoint.network_dict(wanted.model), _device(wanted).type])
 
     def load(self, wanted: Wanted, report: Report) -> Weights:
-        torch.manual_seed(self.seed)
         tokenizer = _load_tokenizer(wanted.tokenizer, wanted.corpus)
-        return Weights(wanted.model.build(), tokenizer, self.checkpoint_id(wanted), {})
+        torch.manual_seed(self.seed)
+        with torch.device(_device(wanted)):
+            model = wanted.model.build()
+        return Weights(model, tokenizer, self.checkpoint_id(wanted), {})
 
 
 @dataclass(frozen=True, kw_only=True)

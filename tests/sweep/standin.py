@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def run_unit(cell: StandInCell, round_index: int) -> tuple[dict[str, Any], dict[
     misbehave(cell.behaviour)
     requests = [{"repeat": 0, "row": 0, "e2e_s": 0.5, "ttft_s": 0.1, "committed_tokens": cell.workload.output_len}]
     curve = [{"checkpoint": cell.checkpoint_id(), "step": step, "train_nats": 3.0} for step in (1, 2)]
-    return {"bits_per_byte": 2.0, "state_used_bytes": 1024}, {"requests": requests, "training": curve}
+    return {"bits_per_byte": 2.0, "state_used_bytes": 1024, "pid": os.getpid()}, {"requests": requests, "training": curve}
 
 
 def prepare(cell: StandInCell) -> None:
@@ -148,3 +148,14 @@ def lane_plan(folder: Path, configs: Sequence[dict[str, Any]], *, rounds: int = 
         "units": tuple(order_units([rounds] * len(cells), 0)),
     }
     return Plan(**settings | more)
+
+
+def count_then_fail(number: int) -> Iterator[int]:
+    yield from range(number)
+    raise ValueError("no more")
+
+
+def count_slowly(number: int, seconds: float) -> Iterator[int]:
+    for index in range(number):
+        time.sleep(seconds)
+        yield index

@@ -86,3 +86,15 @@ def is_gone(pid: int) -> bool:
     except ProcessLookupError:
         return True
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_parts_come_as_they_are_made_and_stay_when_the_rest_fails(tmp_path: Path) -> None:
+    parts: list[int] = []
+    outcome = call("standin.count_then_fail", 3, log=tmp_path / "log", on_part=parts.append)
+    assert parts == [0, 1, 2] and outcome.status == "failed" and "no more" in (outcome.error or "")
+
+
+def test_each_part_has_the_whole_time(tmp_path: Path) -> None:
+    parts: list[int] = []
+    outcome = call("standin.count_slowly", 4, 0.4, log=tmp_path / "log", on_part=parts.append, timeout_s=1.2)
+    assert (outcome.status, parts) == ("ok", [0, 1, 2, 3]) and outcome.seconds > 1.2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 import resource
 import signal
@@ -16,7 +18,7 @@ import pytest
 from standin import cell_config, lane_plan
 
 from paradigms.lane import LaneSummary, run_lane
-from paradigms.plan import Plan
+from paradigms.plan import Plan, order_units
 from paradigms.records import RecordWriter, read_table
 
 
@@ -203,3 +205,64 @@ def test_ten_thousand_finished_units_are_skipped_without_starting_anything(
     writer._append("runs", [{"key": key, "status": "ok"} for key in keys])
     monkeypatch.setattr(lane, "start_server", lambda _: pytest.fail("nothing has to run"))
     assert run(plan).reused == 10_000
+
+
+# ---------------------------------------------------------------- units that share a process
+
+
+def shared(folder: Path, configs: list[dict[str, Any]], units_per_process: int, **more: Any) -> Plan:
+    plan = lane_plan(folder, configs, units_per_process=units_per_process, **more)
+    together = [cell.weights for cell in plan.cells]
+    rounds = [1 + max(round_index for _, round_index in plan.units)] * len(configs)
+    return dataclasses.replace(plan, units=tuple(order_units(rounds, 0, together)))
+
+
+def test_units_over_the_same_weights_share_a_process(tmp_path: Path) -> None:
+    """Two paradigms and two lengths over one model share; another model, another round and a fourth unit do not."""
+    wide = {"_target_": "standin.StandInModel", "width": 16}
+    configs = [cell_config(name, length) for name in ("ar", "naive") for length in (8, 16)]
+    configs += [cell_config("ssm", 8, model=wide)]
+    summary = run(shared(tmp_path, configs, 3))
+    assert (summary.measured, summary.failures) == (10, [])
+    processes: dict[int, list[dict[str, Any]]] = {}
+    for record in runs(tmp_path):
+        processes.setdefault(record["pid"], []).append(record)
+    assert sorted(len(units) for units in processes.values()) == [1, 1, 1, 1, 3, 3]
+    for units in processes.values():
+        assert [unit["unit_in_process"] for unit in units] == list(range(len(units)))
+        assert len({(unit["round"], unit["model.width"]) for unit in units}) == 1
+
+
+def test_one_unit_a_process_unless_asked(tmp_path: Path) -> None:
+    run(lane_plan(tmp_path, [cell_config("ar", 8), cell_config("ar", 16)]))
+    assert {record["unit_in_process"] for record in runs(tmp_path)} == {0}
+    assert len({record["pid"] for record in runs(tmp_path)}) == 4
+
+
+@pytest.mark.parametrize("behaviour", ["raises", "killed", "exits"])
+def test_a_unit_that_fails_costs_only_itself(tmp_path: Path, behaviour: str) -> None:
+    """What was measured before it in its process is kept, what comes after it begins a new one."""
+    configs = [cell_config("ar", length) for length in (8, 16, 32, 64)]
+    plan = shared(tmp_path, configs, 10, rounds=1)
+    second = plan.units[1][0]
+    config = plan.cells[second].config | {"paradigm": {**plan.cells[second].config["paradigm"], "name": "bad"}}
+    bad = dataclasses.replace(plan.cells[second], config={**config, "behaviour": behaviour})
+    cells = [bad if index == second else cell for index, cell in enumerate(plan.cells)]
+    object.__setattr__(bad, "weights", plan.cells[0].weights)  # `behaviour` is part of the identity of a stand-in
+    summary = run(dataclasses.replace(plan, cells=tuple(cells)))
+    assert (summary.measured, len(summary.failures)) == (3, 1)
+    by_status = Counter(record["status"] for record in runs(tmp_path))
+    assert by_status == {"ok": 3, "failed": 1}
+    assert [record["unit_in_process"] for record in runs(tmp_path) if record["status"] == "ok"] == [0, 0, 1]
+    assert len(set(record["key"] for record in runs(tmp_path))) == 4
+
+
+def test_units_that_share_stand_together_in_a_random_order() -> None:
+    together = list("abcabcabc")
+    units = order_units([2] * 9, 0, together)
+    for round_index in (0, 1):
+        order = [cell for cell, index in units if index == round_index]
+        assert sorted(order) == list(range(9))
+        letters = [together[cell] for cell in order]
+        assert len([letter for letter, _ in itertools.groupby(letters)]) == 3
+    assert [cell for cell, index in units if index == 0] != [cell for cell, index in units if index == 1]
