@@ -33,6 +33,7 @@ from paradigms.measure.recording import Recording
 from paradigms.measure.speed import probe_s
 from paradigms.measure.timeline import record
 from paradigms.measure.warmup import Warmup, warm_up
+from paradigms.measure.weight_reads import WeightReads
 from paradigms.paradigm import Event, Outline, Paradigm, Request, StateBytes
 from paradigms.scores import heldout_columns, judge, score
 from paradigms.training.printed import Printed
@@ -191,27 +192,29 @@ def _outline_of_long_run(cell: Cell, paradigm: NativeParadigm, warmup: Warmup) -
 def _memory_pass(
     cell: Cell, paradigm: NativeParadigm, requests: Sequence[Request], device: torch.device, outline: Outline | None
 ) -> dict[str, Any]:
-    """The same work once more, watched: peak memory, and the state at its largest.
+    """The same work once more, watched: peak memory, the state at its largest, the experts that are touched.
 
     Of a run that is not made whole (`outline`), its beginning and its last steps. A long prefill gets to those, so it
     is run before memory is watched.
     """
     states: list[StateBytes] = []
+    reads = WeightReads(cell.model)
     if outline is None:
-        peaks = [_watch(paradigm, paradigm.run(requests), states, device)]
+        peaks = [_watch(paradigm, reads.of(paradigm.run(requests)), states, device)]
     else:
         peaks = []
         for place in (places(outline)[0], places(outline)[-1])[: 2 if outline.grows else 1]:
             with closing(events_at(paradigm, requests, place)) as events:
                 if place.moved:
                     next(events)
-                peaks.append(_watch(paradigm, events, states, device))
+                peaks.append(_watch(paradigm, reads.of(events), states, device))
     largest = max(states, key=lambda state: state.used, default=None)
     length = cell.workload.total_len - 1  # the last token is never read back
     itemsize = paradigm.model.dtype.itemsize
     formula = cell.model.state_bytes(batch_size=len(requests), length=length, itemsize=itemsize)
     return {
         **{name: max(filter(None, (peak[name] for peak in peaks)), default=None) for name in peaks[0]},
+        **reads.columns(itemsize),
         "state_used_bytes": largest.used if largest else 0,
         "state_allocated_bytes": largest.allocated if largest else 0,
         "state_formula_bytes": formula if largest else 0,

@@ -86,10 +86,13 @@ class Cell:
     def _check_values(self, work: Workload) -> None:
         """What needs trained weights, and how long a text they were trained for."""
         if self.train.source == "random":
+            has_experts = getattr(self.model, "experts", None) is not None
             dependent = {
                 "measure.quality=true scores what the model writes": self.measure.quality,
                 f"workload.stop={work.stop} ends where the text ends": work.stop != "length",
                 "this decoder's work depends on the tokens that come out": self.decoder.depends_on_values,
+                "a router that has learnt nothing sends tokens to all experts alike, a trained one does not "
+                "(workload.prompts=random takes that as it is)": has_experts and work.prompts != "random",
             }
             reasons = [reason for reason, applies in dependent.items() if applies]
             if reasons:

@@ -368,6 +368,10 @@ BAD = {
         ["paradigm=diffusion_threshold", *RANDOM],
         ["depends on the tokens that come out"],
     ),
+    "experts on random weights": (
+        ["paradigm=experts", "train=random", "measure=latency"],
+        ["a router that has learnt nothing", "workload.prompts=random"],
+    ),
     "a natural stop on random weights": (
         ["train=random", "measure=latency", "workload=natural_stop"],
         ["workload.stop=natural ends where the text ends"],
