@@ -23,6 +23,8 @@ from paradigms.models.latent_attention import LatentAttentionConfig
 from paradigms.models.layers import NORM_EPS, positive
 from paradigms.models.mamba import MambaConfig
 from paradigms.models.mamba2 import Mamba2Config
+from paradigms.models.parallel_heads import ParallelHeadsConfig
+from paradigms.models.shared_attention import SharedAttentionConfig
 from paradigms.models.sliding_attention import SlidingAttentionConfig
 
 if TYPE_CHECKING:
@@ -36,10 +38,12 @@ LAYERS: dict[str, Any] = {  # letter -> config of that kind of layer; its `key` 
     "L": LatentAttentionConfig,
     "E": ExpertsConfig,
     "W": SlidingAttentionConfig,
+    "P": ParallelHeadsConfig,
+    "Z": SharedAttentionConfig,
 }
 PARTS: dict[str, Any] = {kind.key: kind for kind in LAYERS.values()}
 NOISES = ("absorbing",)
-FREE = ("feed_forward", "mamba2", "mamba", "experts")  # parts that target_parameters may resize, the first one present
+FREE = ("feed_forward", "shared_attention", "mamba2", "mamba", "experts")  # what target_parameters resizes: the first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +60,9 @@ class ModelConfig:
         max_positions: positions the model was built for; longer input is refused.
         norm_eps: added to the mean square in every norm.
         tied_head: the output head is the embedding; otherwise it has a matrix of its own.
-        attention, feed_forward, mamba2, mamba, latent_attention, experts, sliding_attention: the layers that the
-            block's letters name; None takes the defaults of a kind that is named, and a kind that is not named must be
-            left out.
+        attention, feed_forward, mamba2, mamba, latent_attention, experts, sliding_attention, parallel_heads,
+            shared_attention: the layers that the block's letters name; None takes the defaults of a kind that is named,
+            and a kind that is not named must be left out.
         target_parameters: solve a free width (of the feed-forward, or the state in a stack without one) so that
             `num_parameters()` comes within 1 % of this; None keeps the widths as given.
     """
@@ -80,6 +84,8 @@ class ModelConfig:
     latent_attention: LatentAttentionConfig | None = None
     experts: ExpertsConfig | None = None
     sliding_attention: SlidingAttentionConfig | None = None
+    parallel_heads: ParallelHeadsConfig | None = None
+    shared_attention: SharedAttentionConfig | None = None
     target_parameters: int | None = None
 
     def __post_init__(self) -> None:

@@ -58,7 +58,7 @@ def causal_conv1d_kernels() -> ConvKernels | None:
 
 def in_use(device: torch.device, layers: str) -> str:
     """Names of what runs the layers, joined by +, for the records."""
-    found = [name for letter, name in {"M": "torch_ssd", "S": "torch_scan"}.items() if letter in layers]
+    found = [name for letters, name in (("M", "torch_ssd"), ("SPZ", "torch_scan")) if set(letters) & set(layers)]
     if not found:
         return "torch_sdpa"
     if device.type == "cuda":

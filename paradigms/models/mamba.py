@@ -161,6 +161,11 @@ class Mamba(nn.Module):
         return MambaState(self, conv, ssm)
 
     def forward(self, x_RE: Tensor, span: Span, state: MambaState | None) -> Tensor:
+        out_RE = kernels.product(self.scanned(x_RE, span, state), self.out)
+        return out_RE if self.out_bias is None else out_RE + self.out_bias
+
+    def scanned(self, x_RE: Tensor, span: Span, state: MambaState | None) -> Tensor:
+        """All but the projection out: what the scan says, gated, [R, I]."""
         c, B, pads_B, I = self.config, span.batch_size, span.pads_B, self.d_inner  # noqa: E741
         wide = torch.promote_types(x_RE.dtype, torch.float32)
         xz_RJ = x_RE @ self.in_proj if self.in_bias is None else torch.addmm(self.in_bias, x_RE, self.in_proj)
@@ -183,8 +188,7 @@ class Mamba(nn.Module):
             if state is not None and span.write:
                 state.ssm_BNI.copy_(last_BNI)
             y_RI = y_BTI.reshape(-1, I)
-        out_RE = kernels.product(y_RI.to(x_RE.dtype) * F.silu(z_RI), self.out)
-        return out_RE if self.out_bias is None else out_RE + self.out_bias
+        return y_RI.to(x_RE.dtype) * F.silu(z_RI)
 
     def take_up(self, x_BTI: Tensor, dt_BTI: Tensor, B_BTN: Tensor, state: MambaState, pads_B: Tensor | None) -> None:
         """Let tokens into the state, without what they would say: no matrix product."""

@@ -13,6 +13,8 @@ from paradigms.models.experts import ExpertsConfig
 from paradigms.models.latent_attention import LatentAttentionConfig
 from paradigms.models.mamba import MambaConfig
 from paradigms.models.mamba2 import Mamba2Config
+from paradigms.models.parallel_heads import ParallelHeadsConfig
+from paradigms.models.shared_attention import SharedAttentionConfig
 from paradigms.models.sliding_attention import SlidingAttentionConfig
 
 BASE = {"vocab_size": 50, "d_model": 64, "max_positions": 64}
@@ -31,6 +33,11 @@ VARIANTS = [
     {"block": "S"},
     {"block": "S", "mamba": MambaConfig(d_inner=40, d_state=3, d_conv=3, dt_rank=5, conv_bias=False, proj_bias=True)},
     {"block": "SF", "mamba": MambaConfig(inner_norms="plain")},
+    {"block": "SEAF", "num_blocks": 1, "attention": AttentionConfig(rope_theta=None)},
+    {"block": "SZZ", "shared_attention": SharedAttentionConfig(num_heads=8, num_kv_heads=2, head_dim=6, width=40)},
+    {"block": "SFWF", "num_blocks": 1},
+    {"block": "PP", "parallel_heads": ParallelHeadsConfig(num_kv_heads=1, window=11, global_layers=(0,))},
+    {"block": "P", "parallel_heads": ParallelHeadsConfig(rope_theta=None, mamba=MambaConfig(expand=1))},
     {"block": "SA", "mamba": MambaConfig(inner_norms="weighted", inner_norm_eps=1e-6)},
     {"block": "LF"},
     {"block": "LF", "latent_attention": LatentAttentionConfig(form="latent", q_rank=24, value_dim=20)},

@@ -19,7 +19,9 @@ from paradigms.models.experts import ExpertsConfig
 from paradigms.models.latent_attention import LatentAttentionConfig
 from paradigms.models.mamba import MambaConfig
 from paradigms.models.mamba2 import Mamba2Config
+from paradigms.models.parallel_heads import ParallelHeadsConfig
 from paradigms.models.rotary import RopeScaling
+from paradigms.models.shared_attention import SharedAttentionConfig
 from paradigms.models.sliding_attention import SlidingAttentionConfig
 from paradigms.models.stack import Model
 from paradigms.training import checkpoint
@@ -31,6 +33,7 @@ LATENT = LatentAttentionConfig(num_heads=3, kv_rank=40, nope_dim=16, rope_dim=8,
 GROUPED = ExpertsConfig(
     num_experts=12, top_k=3, width=24, scoring="sigmoid", num_groups=4, top_groups=2, group_best=2, routed_scale=1.5
 )
+ONCE = {**SIZES, "num_blocks": 1}
 CONFIGS = {
     "attention": ModelConfig(**SIZES),
     "grouped-query": ModelConfig(**SIZES, attention=AttentionConfig(num_kv_heads=2)),
@@ -59,6 +62,20 @@ CONFIGS = {
         mamba2=Mamba2Config(
             num_groups=2, d_state=8, head_dim=16, chunk_len=5, norm="before_gate", dt_max=0.05, conv_bias=False
         ),
+    ),
+    "jamba": ModelConfig(
+        **ONCE,
+        block="SEAF",
+        attention=AttentionConfig(num_kv_heads=2, rope_theta=None),
+        mamba=MambaConfig(inner_norms="weighted"),
+        experts=ExpertsConfig(num_experts=4, normalise_top_k=False),
+    ),
+    "zamba": ModelConfig(**SIZES, block="SZ", shared_attention=SharedAttentionConfig(num_kv_heads=2)),
+    "samba": ModelConfig(**ONCE, block="SFWF", sliding_attention=SlidingAttentionConfig(window=5)),
+    "hymba": ModelConfig(
+        **ONCE,
+        block="PFP",
+        parallel_heads=ParallelHeadsConfig(num_kv_heads=2, window=6, global_layers=(1,)),
     ),
     "mamba": ModelConfig(**SIZES, block="S"),
     "mamba odd": ModelConfig(

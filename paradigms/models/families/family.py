@@ -9,7 +9,7 @@ Theirs are [out, in], as torch's linear layers; ours [in, out]. Ours may join se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,6 +30,9 @@ class Entry:
         transpose: whether theirs lies the other way round.
         order: theirs[..., order] is ours, for the joined outputs; None leaves them as they are.
         shape: shape of theirs when it is not ours transposed (a convolution's [C, 1, K]).
+        convert: what turns one of theirs into ours, and back, where none of this does.
+        copies: where they repeat these tensors under other names, as layers that share weights: the names, in the order
+            of `theirs`, of each copy. They are written there too; read, they are passed over.
     """
 
     ours: str
@@ -38,11 +41,15 @@ class Entry:
     transpose: bool = False
     order: tuple[int, ...] | None = None
     shape: tuple[int, ...] | None = None
+    convert: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] | None = None
+    copies: tuple[tuple[str, ...], ...] = ()
 
     def to_ours(self, tensors: Mapping[str, Tensor]) -> Tensor:
         parts = [tensors[name] for name in self.theirs]
+        if self.convert is not None:
+            parts = [self.convert[0](part) for part in parts]
         if self.transpose:
-            parts = [part.t() for part in parts]
+            parts = [part.mT for part in parts]
         value = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         if self.shape is not None:
             value = value.reshape([size for size in value.shape if size != 1])
@@ -54,10 +61,13 @@ class Entry:
             value = value[..., back]
         parts = [value] if len(self.theirs) == 1 else list(value.split(list(self.sizes), -1))
         if self.transpose:
-            parts = [part.t() for part in parts]
+            parts = [part.mT for part in parts]
         if self.shape is not None:
             parts = [part.reshape(self.shape) for part in parts]
-        return {name: part.contiguous() for name, part in zip(self.theirs, parts, strict=True)}
+        if self.convert is not None:
+            parts = [self.convert[1](part) for part in parts]
+        parts = [part.contiguous() for part in parts]
+        return {name: part for names in (self.theirs, *self.copies) for name, part in zip(names, parts, strict=True)}
 
 
 class Family(Protocol):
@@ -97,7 +107,8 @@ def native_tensors(family: Family, config: ModelConfig, tensors: Mapping[str, Te
     needed = {name for entry in entries for name in entry.theirs}
     if missing := sorted(needed - tensors.keys()):
         raise ValueError(f"the checkpoint lacks {', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}")
-    ignored = {"lm_head.weight"} if config.tied_head else set()
+    ignored = {name for entry in entries for names in entry.copies for name in names}
+    ignored |= {"lm_head.weight"} if config.tied_head else set()
     unknown = sorted(name for name in tensors.keys() - needed - ignored if not name.endswith("rotary_emb.inv_freq"))
     if unknown:
         raise ValueError(
