@@ -161,7 +161,7 @@ def conv_step(past_BWC: Tensor, x_B1C: Tensor, conv_KC: Tensor, bias_KC: Tensor 
             x_B1C.transpose(1, 2), past_BWC.transpose(1, 2), conv_KC.t(), bias_C, activation="silu"
         ).transpose(1, 2)
     window_BKC = torch.cat((past_BWC, x_B1C), 1)
-    past_BWC.copy_(window_BKC[:, 1:])
+    past_BWC.copy_(window_BKC.narrow(1, 1, past_BWC.shape[1]))
     weighted_BKC = window_BKC * conv_KC if bias_KC is None else torch.addcmul(bias_KC, window_BKC, conv_KC)
     return F.silu(weighted_BKC.sum(1, keepdim=True))
 

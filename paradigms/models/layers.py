@@ -5,7 +5,6 @@ Dimension letters: B batch, T tokens in, R = B T rows, S slots seen, H heads, D 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -39,7 +38,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = NORM_EPS) -> Tensor:
         return F.rms_norm(x, weight.shape, weight, eps)
     if x.dim() == 2 and x.shape[0] == 1:
         row = x.view(-1)
-        return x.mul((torch.dot(row, row).item() / row.shape[0] + eps) ** -0.5).mul_(weight)
+        scale = (torch.dot(row, row).item() / row.shape[0] + eps) ** -0.5
+        return torch.addcmul(_scalar(0.0, x.dtype), x, weight, value=scale)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return (x * torch.addcmul(_scalar(eps, x.dtype), norm, norm, value=1 / x.shape[-1]).rsqrt_()).mul_(weight)
 
@@ -59,21 +59,25 @@ class Derived:
 
     def __init__(self, compute: Callable[..., Any]) -> None:
         self._compute = compute
-        self._weights: tuple[Tensor | None, ...] = ()
-        self._seen: list[tuple[int, int]] = []
+        self._seen: list[tuple[Tensor | None, int, int]] = []
         self._value: Any = None
 
     def __call__(self, *weights: Tensor | None) -> Any:
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return self._compute(*weights)
-        given = [weight for weight in weights if weight is not None]
-        if any(weight.is_inference() for weight in given):  # their writes are not counted
-            return self._compute(*weights)
-        seen = [(weight._version, weight.data_ptr()) for weight in given]
-        same = len(weights) == len(self._weights) and all(map(operator.is_, weights, self._weights))
-        if not same or seen != self._seen:
-            self._weights, self._seen, self._value = weights, seen, self._compute(*weights)
-        return self._value
+        if len(weights) == len(self._seen):
+            for weight, (seen, version, address) in zip(weights, self._seen, strict=True):
+                if weight is not seen:
+                    break
+                if weight is not None and (weight._version != version or weight.data_ptr() != address):
+                    break
+            else:
+                return self._value
+        value = self._compute(*weights)
+        if not any(weight is not None and weight.is_inference() for weight in weights):  # whose writes are not counted
+            self._seen = [(w, 0, 0) if w is None else (w, w._version, w.data_ptr()) for w in weights]
+            self._value = value
+        return value
 
 
 @dataclass(slots=True)

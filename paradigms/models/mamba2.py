@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from paradigms.models import kernels
 from paradigms.models.layers import Derived, Span, matrix, positive, rms_norm
+from paradigms.models.one_token import Place, Step
 from paradigms.models.state import ReplayedState, StateSpec
 
 if TYPE_CHECKING:
@@ -163,7 +164,8 @@ class Mamba2(nn.Module):
             self.inner_norm = nn.Parameter(torch.ones(self.d_inner))
         self.out = matrix(self.d_inner, d_model)
         self.out_bias = nn.Parameter(torch.zeros(d_model)) if config.proj_bias else None
-        self._constants = Derived(_constants)
+        self._A = Derived(_negative_rates)
+        self._conv = Derived(kernels.conv_constants)
 
     def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> Mamba2State:
         c = self.config
@@ -171,6 +173,42 @@ class Mamba2(nn.Module):
         conv = torch.zeros(batch_size, c.d_conv - 1, self.conv_dim, device=spec.device, dtype=spec.dtype)
         ssm = torch.zeros(batch_size, self.num_heads, c.head_dim, c.d_state, device=spec.device, dtype=wide)
         return Mamba2State(self, conv, ssm)
+
+    def one_token(self, state: Mamba2State) -> Step:
+        """See `one_token`."""
+        c, H, out_bias = self.config, self.num_heads, self.out_bias
+        in_proj, in_bias, dt_bias, D_H1 = self.in_proj, self.in_bias, self.dt_bias, self.D[:, None]
+        parts = (self.d_inner, self.conv_dim, H)
+        mixed = (self.d_inner, c.num_groups * c.d_state, c.num_groups * c.d_state)
+        row, groups, heads = (1, 1, self.conv_dim), (1, c.num_groups, c.d_state), (1, H, c.head_dim)
+        bounded, gated, out = c.dt_min is not None or c.dt_max is not None, self._gated, kernels.row_product(self.out)
+        A_log, weight, bias, rates, conv = self.A_log, self.conv_weight, self.conv_bias, self._A, self._conv
+        mm, addmm, addcmul, softplus, conv_step, ssd_step = (
+            torch.mm,
+            torch.addmm,
+            torch.addcmul,
+            F.softplus,
+            kernels.conv_step,
+            kernels.ssd_step,
+        )
+
+        def step(x_1E: Tensor, place: Place) -> Tensor:
+            projected = mm(x_1E, in_proj) if in_bias is None else addmm(in_bias, x_1E, in_proj)
+            z_1I, xBC_1C, dt_1H = projected.split_with_sizes(parts, -1)
+            dt_1H = softplus(dt_1H + dt_bias)
+            if bounded:
+                dt_1H = dt_1H.clamp(c.dt_min, c.dt_max)
+            xBC_11C = xBC_1C.view(row)
+            if state.is_marked:
+                state.log((xBC_11C, dt_1H[:, None]), [1])
+            xBC_11C = conv_step(state.conv_BWC, xBC_11C, *conv(weight, bias))
+            x, B, C = xBC_11C.split_with_sizes(mixed, -1)
+            x_1HP = x.view(heads)
+            y_1HP = ssd_step(x_1HP, dt_1H, rates(A_log), B.view(groups), C.view(groups), state.ssm_BHPN)
+            out_1E = out(gated(addcmul(y_1HP, D_H1, x_1HP).view(z_1I.shape), z_1I))
+            return out_1E if out_bias is None else out_1E + out_bias
+
+        return step
 
     def forward(self, x_RE: Tensor, span: Span, state: Mamba2State | None) -> Tensor:
         B, c = span.batch_size, self.config
@@ -212,15 +250,12 @@ class Mamba2(nn.Module):
     def _step(self, xBC_B1C: Tensor, dt_B1H: Tensor, state: Mamba2State) -> Tensor:
         """One token through convolution window and recurrence, the state updated in place."""
         c = self.config
-        A_H, conv_KC, bias_KC = self._constants(self.A_log, self.conv_weight, self.conv_bias)
-        window_BKC = torch.cat((state.conv_BWC, xBC_B1C), 1)
-        state.conv_BWC.copy_(window_BKC[:, 1:])
-        weighted_BKC = window_BKC * conv_KC if bias_KC is None else torch.addcmul(bias_KC, window_BKC, conv_KC)
-        xBC_BC = F.silu(weighted_BKC.sum(1))
-        x_BI, B_BN, C_BN = xBC_BC.split((self.d_inner, c.num_groups * c.d_state, c.num_groups * c.d_state), -1)
+        xBC_B1C = kernels.conv_step(state.conv_BWC, xBC_B1C, *self._conv(self.conv_weight, self.conv_bias))
+        x_BI, B_BN, C_BN = xBC_B1C[:, 0].split((self.d_inner, c.num_groups * c.d_state, c.num_groups * c.d_state), -1)
         x_BHP, groups = x_BI.view(-1, self.num_heads, c.head_dim), (-1, c.num_groups, c.d_state)
-        y_BHP = kernels.ssd_step(x_BHP, dt_B1H[:, 0], A_H, B_BN.view(groups), C_BN.view(groups), state.ssm_BHPN)
-        return torch.addcmul(y_BHP, self.D[:, None], x_BHP).view(-1, self.d_inner).to(xBC_BC.dtype)
+        A_H, B_BGN, C_BGN = self._A(self.A_log), B_BN.view(groups), C_BN.view(groups)
+        y_BHP = kernels.ssd_step(x_BHP, dt_B1H[:, 0], A_H, B_BGN, C_BGN, state.ssm_BHPN)
+        return torch.addcmul(y_BHP, self.D[:, None], x_BHP).view(-1, self.d_inner).to(xBC_B1C.dtype)
 
     def _chunked(
         self, xBC_BTC: Tensor, dt_BTH: Tensor, state: Mamba2State | None, pads_B: Tensor | None, write: bool
@@ -241,7 +276,7 @@ class Mamba2(nn.Module):
         y_BTHP, last_BHPN = kernels.ssd_chunked(
             x_BTHP,
             dt_BTH,
-            -self.A_log.to(dt_BTH.dtype).exp(),
+            self._A(self.A_log),
             B_BTN.reshape(groups).to(dt_BTH.dtype),
             C_BTN.reshape(groups).to(dt_BTH.dtype),
             None if state is None else state.ssm_BHPN,
@@ -253,15 +288,6 @@ class Mamba2(nn.Module):
         return (y_BTHP + self.D[:, None] * x_BTHP).reshape(B * T, self.d_inner).to(xBC_BTC.dtype)
 
 
-def _constants(
-    A_log_H: Tensor, conv_weight_CK: Tensor, conv_bias_C: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What a step needs of the weights: A; the convolution's weights along contiguous channels; its bias in the first
-    of K rows that are summed anyway.
-    """
-    wide = torch.promote_types(A_log_H.dtype, torch.float32)
-    conv_KC = conv_weight_CK.t().contiguous()
-    if conv_bias_C is None:
-        return -A_log_H.to(wide).exp(), conv_KC, None
-    bias_KC = F.pad(conv_bias_C[None], (0, 0, 0, conv_KC.shape[0] - 1))
-    return -A_log_H.to(wide).exp(), conv_KC, bias_KC
+def _negative_rates(A_log_H: Tensor) -> Tensor:
+    """A, in at least float32."""
+    return -A_log_H.to(torch.promote_types(A_log_H.dtype, torch.float32)).exp()

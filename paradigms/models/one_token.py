@@ -101,10 +101,11 @@ def residual(norm: Tensor, eps: float, mixer: Step) -> Step:
 
 def _normed(norm: Tensor, eps: float, mixer: Step) -> Step:
     """mixer(norm(x)); the size of one row is read on the host, which costs no wait on a CPU."""
-    width, dot = norm.shape[0], torch.dot
+    width, dot, addcmul, zero = norm.shape[0], torch.dot, torch.addcmul, torch.zeros((), dtype=norm.dtype)
 
     def step(x_1E: Tensor, place: Place) -> Tensor:
         row = x_1E.view(width)
-        return mixer(x_1E.mul((dot(row, row).item() / width + eps) ** -0.5).mul_(norm), place)
+        scale = (dot(row, row).item() / width + eps) ** -0.5
+        return mixer(addcmul(zero, x_1E, norm, value=scale), place)
 
     return step

@@ -25,11 +25,12 @@ def ssd_step(x_BHP: Tensor, dt_BH: Tensor, A_H: Tensor, B_BGN: Tensor, C_BGN: Te
     """
     B, H, P, N = state_BHPN.shape
     groups = B * B_BGN.shape[1]
-    state_BHPN.mul_(torch.exp(dt_BH * A_H)[..., None, None])
+    if B_BGN.dtype != state_BHPN.dtype:
+        B_BGN, C_BGN = B_BGN.to(state_BHPN.dtype), C_BGN.to(state_BHPN.dtype)
+    state_BHPN.mul_(torch.exp(dt_BH * A_H).view(B, H, 1, 1))
     state_MRN = state_BHPN.view(groups, -1, N)  # M groups of all rows, R heads and their widths
-    dx_MR1 = (dt_BH[..., None] * x_BHP).view(groups, -1, 1)
-    state_MRN.addcmul_(dx_MR1, B_BGN.reshape(groups, 1, N).to(state_BHPN.dtype))
-    return torch.bmm(state_MRN, C_BGN.reshape(groups, N, 1).to(state_BHPN.dtype)).view(B, H, P)
+    state_MRN.addcmul_((dt_BH.view(B, H, 1) * x_BHP).view(groups, -1, 1), B_BGN.reshape(groups, 1, N))
+    return torch.bmm(state_MRN, C_BGN.reshape(groups, N, 1)).view(B, H, P)
 
 
 def ssd_recurrence(
