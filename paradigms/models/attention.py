@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from paradigms.models.kv_cache import KV_DTYPES, KVCache, QuantisedKVCache, kv_b
 from paradigms.models.layers import Span, matrix, positive, rms_norm
 from paradigms.models.one_token import Place, Step
 from paradigms.models.rotary import RopeScaling, Rotary, rotate
-from paradigms.models.state import LayerState, StateSpec
+from paradigms.models.state import StateSpec
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
@@ -120,30 +120,29 @@ class Attention(nn.Module):
         self.norm_eps = model.norm_eps
         self.out = matrix(config.num_heads * self.head_dim, model.d_model)
 
-    def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> KVCache:
+    def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> KVCache | QuantisedKVCache:
         kind = KVCache if spec.kv_dtype is None else QuantisedKVCache
         return kind(*new_kv_tensors(batch_size, self.num_kv_heads, capacity, self.head_dim, spec))
 
-    def one_token(self, cache: LayerState | None) -> Step | None:
-        if type(cache) is not KVCache or self.q_norm is not None or self.qkv_bias is not None or self.rotary is None:
+    def one_token(self, cache: Any) -> Step | None:
+        """See `one_token`."""
+        if cache is None or self.q_norm is not None or self.rotary is None:
             return None
         H, K, D = self.num_heads, self.num_kv_heads, self.head_dim
-        qkv, out, table, grouped = self.qkv, row_product(self.out), self.table, H != K
-        mm, attend = torch.mm, F.scaled_dot_product_attention
+        qkv, bias, out, table, grouped = self.qkv, self.qkv_bias, row_product(self.out), self.table, H != K
+        mm, addmm, attend, take = torch.mm, torch.addmm, F.scaled_dot_product_attention, cache.take_one
 
         def step(x_1E: Tensor, place: Place) -> Tensor:
-            start, stop, keys, values = place.start, place.stop, cache.keys_BKSD, cache.values_BKSD
-            heads_XD = mm(x_1E, qkv).view(-1, D)
+            heads_XD = (mm(x_1E, qkv) if bias is None else addmm(bias, x_1E, qkv)).view(-1, D)
             qk_1X1D = mm(heads_XD.narrow(0, 0, H + K), place.turns[table]).view(1, H + K, 1, D)
-            keys.narrow(2, start, 1).copy_(qk_1X1D.narrow(1, H, K))
-            values.narrow(2, start, 1).copy_(heads_XD.narrow(0, H + K, K).view(1, K, 1, D))
-            q_1H1D = qk_1X1D.narrow(1, 0, H)
-            y_1H1D = attend(q_1H1D, keys.narrow(2, 0, stop), values.narrow(2, 0, stop), enable_gqa=grouped)
+            v_1K1D = heads_XD.narrow(0, H + K, K).view(1, K, 1, D)
+            keys_1KSD, values_1KSD = take(qk_1X1D.narrow(1, H, K), v_1K1D, place.start)
+            y_1H1D = attend(qk_1X1D.narrow(1, 0, H), keys_1KSD, values_1KSD, enable_gqa=grouped)
             return out(y_1H1D.view(1, H * D))
 
         return step
 
-    def forward(self, x_RE: Tensor, span: Span, cache: KVCache | None) -> Tensor:
+    def forward(self, x_RE: Tensor, span: Span, cache: KVCache | QuantisedKVCache | None) -> Tensor:
         q_BHTD, k_BKSD, v_BKSD = self.project(x_RE, span)
         if cache is not None:
             k_BKSD, v_BKSD = cache.through(k_BKSD, v_BKSD, span)

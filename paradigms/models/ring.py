@@ -3,8 +3,8 @@
 What a slot holds follows from the length of its row alone, so nothing but the tensors needs to be kept. In 8 bits, as
 in `kv_cache`.
 
-Dimension letters: B batch, T tokens in, S slots of the ring, X slots and new columns side by side, K key-value heads, D
-head width.
+Dimension letters: B batch, T tokens in, S slots of the ring, X slots and new columns side by side (of
+numbers: keys and values side by side), K key-value heads, D head width.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from paradigms.models.state import ReplayedState, SlotState
 
 
 class RingState(ReplayedState, SlotState):
-    """Keys and values of the last `window` positions, [B, K, S, D]; before 8 bits, their scales [B, K, S, 1]."""
+    """Keys and values of the last `window` positions."""
 
     names = ("keys_BKSD", "values_BKSD")
     slot_dim: ClassVar[int] = 2
@@ -34,14 +34,13 @@ class RingState(ReplayedState, SlotState):
         for name, tensor in zip(self.names, tensors, strict=True):
             setattr(self, name, tensor)
 
-    def encode(self, k_BKTD: Tensor, v_BKTD: Tensor) -> tuple[Tensor, ...]:
+    def encode(self, k_BKTD: Tensor, v_BKTD: Tensor) -> tuple[Tensor, Tensor]:
         """New keys and values as they are stored."""
         return k_BKTD, v_BKTD
 
-    def decode(self, *stored: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values as attention reads them."""
-        k_BKTD, v_BKTD = stored
-        return k_BKTD, v_BKTD
+    def decode(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values as attention reads them, of what is stored."""
+        return first, second
 
     def used_bytes(self, lengths: Sequence[int]) -> int:
         filled = [min(length, self.window) for length in lengths]
@@ -55,14 +54,14 @@ class RingState(ReplayedState, SlotState):
 
     # New tokens
 
-    def begin(self, new: tuple[Tensor, ...]) -> None:
+    def begin(self, new: tuple[Tensor, Tensor]) -> None:
         """Take up the first tokens of rows that are all empty and equally long."""
         num_kept = min(new[0].shape[2], self.window)
         shift = new[0].shape[2] % num_kept
         for slots, value in zip(self.tensors(), new, strict=True):
             slots[:, :, :num_kept] = value[:, :, -num_kept:].roll(shift, 2)
 
-    def step(self, new: tuple[Tensor, ...], span: Span) -> list[Tensor]:
+    def step(self, new: tuple[Tensor, Tensor], span: Span) -> list[Tensor]:
         """Take up one token a row, in place; all slots in use."""
         for slots, value in zip(self.tensors(), new, strict=True):
             if span.start is not None:
@@ -73,7 +72,18 @@ class RingState(ReplayedState, SlotState):
                 slots[row, :, position % self.window] = value[row, :, 0]
         return [slots[:, :, : min(span.stop, self.capacity)] for slots in self.tensors()]
 
-    def beside(self, new: tuple[Tensor, ...]) -> list[Tensor]:
+    def take_one(self, k_1K1D: Tensor, v_1K1D: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        """Take up one token of one row; the keys and values of all slots in use."""
+        new = self.encode(k_1K1D, v_1K1D)
+        if self._snapshot is not None:
+            self.remember(new, torch.full((1, 1), start), [1])
+        first, second = self.tensors()
+        slot, stop = start % self.window, min(start + 1, self.window)
+        first.narrow(2, slot, 1).copy_(new[0])
+        second.narrow(2, slot, 1).copy_(new[1])
+        return self.decode(first.narrow(2, 0, stop), second.narrow(2, 0, stop))
+
+    def beside(self, new: tuple[Tensor, Tensor]) -> list[Tensor]:
         """The slots as they are, and the new columns behind them."""
         return [torch.cat((slots, value), 2) for slots, value in zip(self.tensors(), new, strict=True)]
 
@@ -82,31 +92,27 @@ class RingState(ReplayedState, SlotState):
         for slots, seen in zip(self.tensors(), beside, strict=True):
             slots.copy_(torch.take_along_dim(seen, source_BS[:, None, :, None], 2))
 
-    def remember(self, new: tuple[Tensor, ...], span: Span) -> None:
-        """Log new tokens for a rollback; does nothing without a mark."""
-        if self.is_marked:
-            B, T = span.batch_size, new[0].shape[2]
-            position_BT = positions(span, T, new[0].device).expand(B, T)
-            columns = [value.transpose(1, 2).contiguous() for value in new]
-            self.log((*columns, position_BT), span.num_tokens)
+    def remember(self, new: tuple[Tensor, Tensor], position_BT: Tensor, num_tokens: list[int]) -> None:
+        """Log new tokens for a rollback."""
+        columns = [value.transpose(1, 2).contiguous() for value in new]
+        self.log((*columns, position_BT), num_tokens)
 
     def feed(self, inputs: tuple[Tensor, ...], pads_B: Tensor | None) -> None:
-        *columns, position_BT = inputs
-        beside = self.beside(tuple(value.transpose(1, 2) for value in columns))
+        first, second, position_BT = inputs
+        beside = self.beside((first.transpose(1, 2), second.transpose(1, 2)))
         self.take(beside, Places.of(position_BT, pads_B, self.window, self.capacity).source_BS)
 
 
 class QuantisedRingState(RingState):
     """The same in 8 bits, with a scale a token and head."""
 
-    names = ("keys_BKSD", "values_BKSD", "key_scale_BKS1", "value_scale_BKS1")
+    names = ("numbers_BXSD", "scale_BXS1")
 
-    def encode(self, k_BKTD: Tensor, v_BKTD: Tensor) -> tuple[Tensor, ...]:
+    def encode(self, k_BKTD: Tensor, v_BKTD: Tensor) -> tuple[Tensor, Tensor]:
         return quantise(k_BKTD, v_BKTD)
 
-    def decode(self, *stored: Tensor) -> tuple[Tensor, Tensor]:
-        keys, values, key_scale, value_scale = stored
-        return dequantise(keys, values, key_scale, value_scale)
+    def decode(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        return dequantise(first, second)
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,9 @@ class SlidingAttention(Attention):
         if ring is None:
             return self.merge(self._alone(q_BHTD, k_BKTD, v_BKTD, span))
         new = ring.encode(k_BKTD, v_BKTD)
-        if span.write:
-            ring.remember(new, span)
+        if span.write and ring.is_marked:
+            position_BT = positions(span, k_BKTD.shape[2], k_BKTD.device)
+            ring.remember(new, position_BT.expand(span.batch_size, -1), span.num_tokens)
         if span.start == 0:
             if span.write:
                 ring.begin(new)
