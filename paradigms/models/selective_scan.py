@@ -84,21 +84,33 @@ def carried(dt_BTI: Tensor, A_NI: Tensor, C_BTN: Tensor, state_BNI: Tensor, chun
     return torch.cat(added, 1), torch.exp(since_BTI[:, -1, None] * A_NI) * state_BNI
 
 
-def _chunk_states(
-    x_LBI: Tensor, dt_LBI: Tensor, A_NI: Tensor, B_LBN: Tensor, start_BNI: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Decay and state of each token of a chunk, [L, B, N, I]: token by token in memory, each a single operator."""
-    decay_LBNI = torch.mul(dt_LBI[:, :, None], A_NI).exp_()
-    states_LBNI = (dt_LBI * x_LBI)[:, :, None] * B_LBN[..., None]
+def _states(
+    decay_LBNI: Tensor,
+    states_LBNI: Tensor,
+    u_LBI: Tensor,
+    dt_LBI: Tensor,
+    A_NI: Tensor,
+    B_LBN: Tensor,
+    start_BNI: Tensor,
+) -> None:
+    """Fill in decay and state of each token of a chunk, u is dt x."""
+    torch.mul(dt_LBI[:, :, None], A_NI, out=decay_LBNI).exp_()
+    torch.mul(u_LBI[:, :, None], B_LBN[..., None], out=states_LBNI)
     before_BNI = start_BNI
     for decay_BNI, state_BNI in zip(decay_LBNI.unbind(0), states_LBNI.unbind(0), strict=True):
         before_BNI = state_BNI.addcmul_(decay_BNI, before_BNI)
-    return decay_LBNI, states_LBNI
 
 
-def _chunks(values: tuple[Tensor, ...], first: int, chunk_len: int) -> list[Tensor]:
-    """`chunk_len` tokens of [B, T, ...], as [L, B, ...]."""
-    return [value[:, first : first + chunk_len].transpose(0, 1) for value in values]
+def _time_major(*values_BT: Tensor) -> list[Tensor]:
+    """[T, B, ...]: what happens at one time lies together, and so does a chunk."""
+    return [value.transpose(0, 1).contiguous() for value in values_BT]
+
+
+def _products(a_LBKN: Tensor, b_LBNI: Tensor, out_LBKI: Tensor) -> None:
+    """A matrix product for each token of a chunk. A vector stands on the left of it: torch is many times slower with
+    one on the right.
+    """
+    torch.bmm(a_LBKN.flatten(0, 1), b_LBNI.flatten(0, 1), out=out_LBKI.flatten(0, 1))
 
 
 def _forward(
@@ -113,16 +125,20 @@ def _forward(
     keep_starts: bool,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """y_BTI without D x, the last state, and the states that the chunks started from."""
-    y_BTI = torch.empty_like(x_BTI)
+    u_TBI, dt_TBI, B_TBN, C_TBN = _time_major(dt_BTI * x_BTI, dt_BTI, B_BTN, C_BTN)
+    y_TBI = torch.empty_like(u_TBI)
+    # Chunks share their buffers, which so stay in the cache.
+    buffers = [u_TBI.new_empty(min(chunk_len, len(u_TBI)), *start_BNI.shape) for _ in range(2)]
     state_BNI, starts = start_BNI, []
-    for first in range(0, x_BTI.shape[1], chunk_len):
-        x_LBI, dt_LBI, B_LBN, C_LBN, y_LBI = _chunks((x_BTI, dt_BTI, B_BTN, C_BTN, y_BTI), first, chunk_len)
+    chunks = (value.split(chunk_len) for value in (u_TBI, dt_TBI, B_TBN, C_TBN, y_TBI))
+    for u_LBI, dt_LBI, B_LBN, C_LBN, y_LBI in zip(*chunks, strict=True):
         if keep_starts:
             starts.append(state_BNI)
-        _, states_LBNI = _chunk_states(x_LBI, dt_LBI, A_NI, B_LBN, state_BNI)
-        y_LBI.copy_((C_LBN[:, :, None] @ states_LBNI)[:, :, 0])
-        state_BNI = states_LBNI[-1].clone()  # so that the chunk's other states can go
-    return y_BTI, state_BNI, starts
+        decay_LBNI, states_LBNI = (buffer[: len(u_LBI)] for buffer in buffers)
+        _states(decay_LBNI, states_LBNI, u_LBI, dt_LBI, A_NI, B_LBN, state_BNI)
+        _products(C_LBN[:, :, None], states_LBNI, y_LBI[:, :, None])
+        state_BNI = states_LBNI[-1].clone()
+    return y_TBI.transpose(0, 1), state_BNI, starts
 
 
 class _Scan(torch.autograd.Function):
@@ -153,28 +169,30 @@ class _Scan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy_BTI: Tensor, dlast_BNI: Tensor) -> tuple[Tensor | None, ...]:
         x_BTI, dt_BTI, A_NI, B_BTN, C_BTN, *starts = ctx.saved_tensors
-        dx_BTI, ddt_BTI, dB_BTN, dC_BTN = (torch.empty_like(value) for value in (x_BTI, dt_BTI, B_BTN, C_BTN))
+        given = _time_major(dt_BTI * x_BTI, dt_BTI, B_BTN, C_BTN, dy_BTI)
+        found = [torch.empty_like(value) for value in given[:4]]  # of u = dt x, dt, B, C
         dA_NI = torch.zeros_like(A_NI)
-        everything = (x_BTI, dt_BTI, B_BTN, C_BTN, dy_BTI, dx_BTI, ddt_BTI, dB_BTN, dC_BTN)
         after_BNI = dlast_BNI  # exp(dt A) g of the token behind the chunk
-        for index in reversed(range(len(starts))):
-            x_LBI, dt_LBI, B_LBN, C_LBN, dy_LBI, dx_LBI, ddt_LBI, dB_LBN, dC_LBN = _chunks(
-                everything, index * ctx.chunk_len, ctx.chunk_len
-            )
-            decay_LBNI, states_LBNI = _chunk_states(x_LBI, dt_LBI, A_NI, B_LBN, starts[index])
-            dC_LBN.copy_((states_LBNI @ dy_LBI[..., None])[..., 0])
-            g_LBNI = dy_LBI[:, :, None] * C_LBN[..., None]
+        buffers = [dlast_BNI.new_empty(min(ctx.chunk_len, len(given[0])), *dlast_BNI.shape) for _ in range(3)]
+        chunks = list(zip(*(value.split(ctx.chunk_len) for value in (*given, *found)), strict=True))
+        for start_BNI, chunk in zip(reversed(starts), reversed(chunks), strict=True):
+            u_LBI, dt_LBI, B_LBN, C_LBN, dy_LBI, du_LBI, ddt_LBI, dB_LBN, dC_LBN = chunk
+            decay_LBNI, states_LBNI, g_LBNI = (buffer[: len(u_LBI)] for buffer in buffers)
+            _states(decay_LBNI, states_LBNI, u_LBI, dt_LBI, A_NI, B_LBN, start_BNI)
+            _products(dy_LBI[:, :, None], states_LBNI.mT, dC_LBN[:, :, None])
+            torch.mul(dy_LBI[:, :, None], C_LBN[..., None], out=g_LBNI)
             g, decay = g_LBNI.unbind(0), decay_LBNI.unbind(0)
             g[-1].add_(after_BNI)
             for t in range(len(g) - 2, -1, -1):
                 g[t].addcmul_(decay[t + 1], g[t + 1])
-            dinput_LBI = (B_LBN[:, :, None] @ g_LBNI)[:, :, 0]  # of dt x
-            dB_LBN.copy_((g_LBNI @ (dt_LBI * x_LBI)[..., None])[..., 0])
-            dx_LBI.copy_(dinput_LBI * dt_LBI)
+            _products(B_LBN[:, :, None], g_LBNI, du_LBI[:, :, None])
+            _products(u_LBI[:, :, None], g_LBNI.mT, dB_LBN[:, :, None])
             k_LBNI = decay_LBNI.mul_(g_LBNI)
             after_BNI = k_LBNI[0].clone()
-            k_LBNI[0].mul_(starts[index])
+            k_LBNI[0].mul_(start_BNI)
             k_LBNI[1:].mul_(states_LBNI[:-1])
-            dA_NI += (k_LBNI * dt_LBI[:, :, None]).sum((0, 1))
-            ddt_LBI.copy_(k_LBNI.mul_(A_NI).sum(2) + dinput_LBI * x_LBI)
-        return dx_BTI, ddt_BTI, dA_NI, dB_BTN, dC_BTN, after_BNI, None
+            dA_NI += torch.mul(k_LBNI, dt_LBI[:, :, None], out=g_LBNI).sum((0, 1))
+            torch.sum(k_LBNI.mul_(A_NI), 2, out=ddt_LBI)
+        du_BTI, ddt_BTI, dB_BTN, dC_BTN = (value.transpose(0, 1) for value in found)
+        ddt_BTI = torch.addcmul(ddt_BTI, du_BTI, x_BTI)
+        return du_BTI * dt_BTI, ddt_BTI, dA_NI, dB_BTN, dC_BTN, after_BNI, None
