@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
@@ -12,9 +11,11 @@ from hypothesis import strategies as st
 from models.test_exactness import assert_close, random_model, tokens
 from models.test_state import assert_same_future, read
 
+from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
 from paradigms.models.ring import band
 from paradigms.models.sliding_attention import SlidingAttention, SlidingAttentionConfig
+from paradigms.models.span import device_span
 from paradigms.models.state import GROWTH
 
 SIZES = {"vocab_size": 50, "d_model": 32, "num_blocks": 2, "max_positions": 400}
@@ -124,6 +125,45 @@ def test_rows_of_rings_of_different_sizes_meet():
     assert_same_future(model, state, [text[2, :11], text[2, :7], text[0, : GROWTH + 20]])
 
 
+@pytest.mark.parametrize("kv_dtype", [None, "int8"])
+def test_a_step_placed_on_the_device_is_the_step(kv_dtype):
+    """Rows before, at and far beyond a full ring; tensors stay where they are."""
+    model = model_of(6)
+    text = tokens(model, 3, 40)
+    before = [2, 5, 23]
+    states = [model.new_state(3, 40, form="static", kv_dtype=kv_dtype) for _ in range(2)]
+    for state in states:
+        read(model, [text[row, :length] for row, length in enumerate(before)], state)
+    ours, reference = states
+    places = [tensor.data_ptr() for layer in ours.layers if layer for tensor in layer.tensors()]
+    for step in range(9):
+        token_B1 = torch.stack([text[row, length + step] for row, length in enumerate(before)])[:, None]
+        span = device_span(model.tables, ours.lengths_B, 40)
+        hidden = model.through_layers(token_B1, span, ours.layers)
+        ours.advance([1, 1, 1])
+        looked = model.span_of(token_B1, reference)
+        assert_close(hidden, model.through_layers(token_B1, looked, reference.layers))
+        reference.advance([1, 1, 1])
+    assert places == [tensor.data_ptr() for layer in ours.layers if layer for tensor in layer.tensors()]
+
+
+@pytest.mark.parametrize("kv_dtype", [None, "int8"])
+def test_one_token_at_a_time_can_be_taken_back(kv_dtype):
+    model = model_of(6)
+    text = tokens(model, 1, 40)
+    with torch.inference_mode():
+        state, straight = (model.new_state(1, 40, kv_dtype=kv_dtype) for _ in range(2))
+        for start in range(20):
+            model(text[:, start : start + 1], state)
+        mark = state.mark()
+        for start in range(20, 31):
+            model(text[:, start : start + 1], state)
+        state.rollback(mark, [4])
+        model(text[:, :24], straight)
+        for start in range(24, 40):
+            assert_close(model(text[:, start : start + 1], state), model(text[:, start : start + 1], straight))
+
+
 @pytest.mark.parametrize("length", [10, 11, 24, 25, 37])
 @pytest.mark.parametrize("window", [1, 4, 5])
 def test_blocks_are_the_band(window, length):
@@ -135,15 +175,8 @@ def test_blocks_are_the_band(window, length):
 
 def test_a_window_beyond_the_text_is_plain_attention():
     model = model_of(1000)
-    plain = random_model(
-        dataclasses.replace(
-            model.config,
-            block="AF",
-            attention=ModelConfig(**SIZES).part("A").__class__(num_heads=4, num_kv_heads=2),
-            sliding_attention=None,
-        ),
-        torch.float64,
-    )
+    attention = AttentionConfig(num_heads=4, num_kv_heads=2)
+    plain = random_model(ModelConfig(**SIZES, block="AF", attention=attention), torch.float64)
     tokens_BT = tokens(model, 2, 30)
     assert torch.equal(model(tokens_BT), plain(tokens_BT))
 
