@@ -109,8 +109,11 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
 def prepare(cell: Cell) -> None:
     """Do once what the units of a checkpoint share, before any clock runs: train, score held-out text, fill caches."""
     set_threads(cell.device.threads)
-    weights = cell.train.load(cell.wanted, report=Printed(str(cell.paradigm["name"])))
     corpus = load_corpus(cell.corpus)
+    if cell.train.source == "random":  # drawn in an instant, where and when they are used
+        token_stream(corpus, cell.tokenizer.load(corpus), "heldout")
+        return
+    weights = cell.train.load(cell.wanted, report=Printed(str(cell.paradigm["name"])))
     token_stream(corpus, weights.tokenizer, "heldout")
     if cell.measure.quality:
         judge(corpus)
@@ -124,7 +127,8 @@ def make_requests(cell: Cell, round_index: int, repeat: int, *, corpus: Corpus, 
     indices = range(first, first + work.batch_size)
     if work.prompts == "heldout":
         stream = token_stream(corpus, tokenizer, "heldout")
-        chosen = prompts(stream, prompt_len=work.prompt_len, count=indices.stop, seed=work.seed)[first:]
+        ids = {"bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
+        chosen = prompts(stream, prompt_len=work.prompt_len, count=indices.stop, seed=work.seed, **ids)[first:]
     else:
         chosen = [_random_prompt(work.seed, index, work.prompt_len, tokenizer) for index in indices]
     return [
@@ -211,7 +215,10 @@ def _memory_pass(
     largest = max(states, key=lambda state: state.used, default=None)
     length = cell.workload.total_len - 1  # the last token is never read back
     itemsize = paradigm.model.dtype.itemsize
-    formula = cell.model.state_bytes(batch_size=len(requests), length=length, itemsize=itemsize)
+    kv_dtype = getattr(cell.decoder, "kv_dtype", None)  # how keys and values are stored, where a decoder can choose
+    formula = cell.model.state_bytes(batch_size=len(requests), length=length, itemsize=itemsize, kv_dtype=kv_dtype)
+    if cell.decoder.engine != "native" and cell.model.recurrent:
+        formula = None  # others keep recurrent states in a layout of their own
     return {
         **{name: max(filter(None, (peak[name] for peak in peaks)), default=None) for name in peaks[0]},
         **reads.columns(itemsize),
@@ -304,6 +311,6 @@ def _training_rows(cell: Cell, weights: Weights) -> list[dict[str, Any]]:
 
 
 def _random_prompt(seed: int, index: int, length: int, tokenizer: Tokenizer) -> list[int]:
-    first = 1 + max(tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id)
-    draw = np.random.default_rng([seed, index]).integers(first, tokenizer.vocab_size, length - 1)
-    return [tokenizer.bos_id, *draw.tolist()]
+    plain = tokenizer.plain_ids
+    draw = np.random.default_rng([seed, index]).integers(0, len(plain), length - 1)
+    return [tokenizer.bos_id, *(plain[token] for token in draw.tolist())]

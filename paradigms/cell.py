@@ -11,7 +11,7 @@ from typing import Any
 
 from paradigms.decoding.native import Decoder
 from paradigms.measure.environment import gpu_names, usable_cores
-from paradigms.models.config import ModelConfig
+from paradigms.models.network import NetworkConfig
 from paradigms.weights import HELDOUT_WINDOW, CorpusConfig, TokenizerConfig, Wanted, WeightSource
 from paradigms.workload import Device, Measure, Workload
 
@@ -28,7 +28,7 @@ class Cell:
     """
 
     paradigm: dict[str, Any]
-    model: ModelConfig
+    model: NetworkConfig
     decoder: Decoder
     train: WeightSource
     workload: Workload
@@ -82,6 +82,9 @@ class Cell:
         self._check_values(work)
         if getattr(self.corpus, "check", None):
             self.corpus.check()  # type: ignore[attr-defined]
+        if getattr(self.tokenizer, "check", None):
+            needs_bytes = self.measure.quality or self.measure.timeline == "delivered"
+            self.tokenizer.check(needs_text=work.prompts == "heldout", needs_bytes=needs_bytes)  # type: ignore[attr-defined]
 
     def _check_values(self, work: Workload) -> None:
         """What needs trained weights, and how long a text they were trained for."""

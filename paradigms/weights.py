@@ -23,8 +23,10 @@ from paradigms.data.splits import Corpus
 from paradigms.data.stream import evaluation_windows, token_stream
 from paradigms.data.tokenizers import Tokenizer
 from paradigms.measure.environment import code_hash, machine_line
+from paradigms.models import pretrained
 from paradigms.models.config import ModelConfig
-from paradigms.models.stack import Model
+from paradigms.models.network import NetworkConfig
+from paradigms.models.transformers_model import TransformersConfig
 from paradigms.quality.likelihood import Likelihood
 from paradigms.records import content_hash
 from paradigms.training import checkpoint
@@ -41,13 +43,14 @@ class Weights:
     """A model ready to be measured.
 
     Attributes:
-        model: float32, on the CPU; random weights where they were drawn.
+        model: float32, on the CPU; random weights where they were drawn. A native `Model`, or a `TransformersModel`,
+            which is called alike.
         tokenizer: the one that the model was trained with.
         checkpoint: identity; different weights never share one.
-        card: how they came about; empty for random weights.
+        card: how they came about; empty where nobody trained them here.
     """
 
-    model: Model
+    model: Any
     tokenizer: Tokenizer
     checkpoint: str
     card: Mapping[str, Any]
@@ -68,10 +71,24 @@ class TokenizerConfig(Protocol):
 class Wanted:
     """The model that a cell asks for, the text it lives on, and where it would be trained (`auto`, `cpu` or `cuda`)."""
 
-    model: ModelConfig
+    model: NetworkConfig
     corpus: CorpusConfig
     tokenizer: TokenizerConfig
     device: str = "auto"
+
+    @property
+    def native(self) -> ModelConfig:
+        """The model as a network of the native stack, which weights of our own need.
+
+        Raises:
+            ValueError: it is another library's.
+        """
+        if not isinstance(self.model, ModelConfig):
+            raise ValueError(
+                "model=transformers runs another library's network, for which there are no weights of our own; "
+                "use train=pretrained, or train=random measure=latency"
+            )
+        return self.model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +98,13 @@ class Zoo:
     source: str = "zoo"
 
     def trained_len(self, wanted: Wanted) -> int:
-        return zoo.find(wanted.model)[1]["recipe"]["longest"]
+        return zoo.find(wanted.native)[1]["recipe"]["longest"]
 
     def checkpoint_id(self, wanted: Wanted) -> str:
-        return zoo.find(wanted.model)[1]["weights_sha256"][:16]
+        return zoo.find(wanted.native)[1]["weights_sha256"][:16]
 
     def load(self, wanted: Wanted, report: Report) -> Weights:
-        folder, card = zoo.find(wanted.model)
+        folder, card = zoo.find(wanted.native)
         return _from_folder(folder, card, wanted, self.checkpoint_id(wanted))
 
 
@@ -109,7 +126,7 @@ class SavedCheckpoint:
 
     def _card(self, wanted: Wanted) -> dict[str, Any]:
         card = checkpoint.read_card(Path(self.path))
-        if difference := zoo.differences(wanted.model, checkpoint.model_config(card)):
+        if difference := zoo.differences(wanted.native, checkpoint.model_config(card)):
             raise ValueError(f"train.path={self.path} holds another model than the config: {difference}")
         return card
 
@@ -129,7 +146,9 @@ class RandomWeights:
         """Nothing was learnt, so no length is beyond it."""
 
     def checkpoint_id(self, wanted: Wanted) -> str:
-        return content_hash(["random", self.seed, checkpoint.network_dict(wanted.model), _device(wanted).type])
+        model = wanted.model
+        network = model.theirs if isinstance(model, TransformersConfig) else checkpoint.network_dict(wanted.native)
+        return content_hash(["random", self.seed, network, _device(wanted).type])
 
     def load(self, wanted: Wanted, report: Report) -> Weights:
         tokenizer = _load_tokenizer(wanted.tokenizer, wanted.corpus)
@@ -140,15 +159,57 @@ class RandomWeights:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pretrained:
+    """Weights that others have trained: a folder of transformers, a GGUF file, or a name on the Hugging Face hub."""
+
+    path: str
+    source: str = "pretrained"
+
+    def trained_len(self, wanted: Wanted) -> int:
+        return wanted.model.max_positions
+
+    def checkpoint_id(self, wanted: Wanted) -> str:
+        self._check(wanted)
+        return pretrained.weights_sha256(self.path)[:16]
+
+    def load(self, wanted: Wanted, report: Report) -> Weights:
+        self._check(wanted)
+        model = wanted.model
+        if isinstance(model, TransformersConfig):
+            network = model.load()
+        else:
+            network = pretrained.load_native(self.path, wanted.native)
+        tokenizer = _load_tokenizer(wanted.tokenizer, wanted.corpus)
+        return Weights(network, tokenizer, self.checkpoint_id(wanted), {})
+
+    def _check(self, wanted: Wanted) -> None:
+        """Raise ValueError when the checkpoint is of another network than the config, or of a shorter one."""
+        model = wanted.model
+        if isinstance(model, TransformersConfig):
+            if model.path != self.path:
+                raise ValueError(f"train.path={self.path} is not model.path={model.path}; leave train.path out")
+            return
+        theirs = pretrained.native_config(self.path)
+        if model.max_positions > theirs.max_positions:
+            raise ValueError(
+                f"model.max_positions={model.max_positions} is more than the {theirs.max_positions} that "
+                f"{self.path} was made for; ask for less, or train=random measure=latency"
+            )
+        same_length = dataclasses.replace(theirs, max_positions=model.max_positions)
+        if difference := zoo.differences(wanted.native, same_length):
+            raise ValueError(f"train.path={self.path} holds another model than the config: {difference}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainedHere(Recipe):
     """Weights trained afresh by a recipe, once; a second run finds them in runs/checkpoints/."""
 
     source: str = "train"
 
     def trained_len(self, wanted: Wanted) -> int:
-        if self.longest > wanted.model.max_positions:
+        if self.longest > wanted.native.max_positions:
             raise ValueError(
-                f"train.lengths has {self.longest}, more than model.max_positions={wanted.model.max_positions}"
+                f"train.lengths has {self.longest}, more than model.max_positions={wanted.native.max_positions}"
             )
         return self.longest
 
@@ -156,7 +217,7 @@ class TrainedHere(Recipe):
         corpus = load_corpus(wanted.corpus)
         return content_hash(
             {
-                "model": checkpoint.network_dict(wanted.model),
+                "model": checkpoint.network_dict(wanted.native),
                 "recipe": dataclasses.asdict(self),
                 "corpus": corpus.sha256,
                 "tokenizer": _load_tokenizer(wanted.tokenizer, wanted.corpus).sha256,
@@ -180,7 +241,7 @@ class TrainedHere(Recipe):
 
         def run(name: str, num_tokens: int, rate: float):
             return train(
-                wanted.model,
+                wanted.native,
                 self,
                 streams,
                 tokenizer,
@@ -197,11 +258,11 @@ class TrainedHere(Recipe):
                 trials[str(rate)] = run(f"trial at rate {rate:g}", self.probe_tokens, rate).best_bits_per_byte
         chosen = min(self.learning_rates, key=lambda rate: trials.get(str(rate), 0.0))
         trained = run("training", self.num_tokens, chosen)
-        model = wanted.model.build()
+        model = wanted.native.build()
         model.load_state_dict(trained.best)
         card = {
-            "model": checkpoint.config_dict(wanted.model),
-            "parameters": wanted.model.num_parameters(),
+            "model": checkpoint.config_dict(wanted.native),
+            "parameters": wanted.native.num_parameters(),
             "recipe": {**dataclasses.asdict(self), "longest": self.longest},
             "corpus": {"name": corpus.name, "sha256": corpus.sha256, "num_bytes": dict(corpus.num_bytes)},
             "tokenizer_sha256": tokenizer.sha256,
@@ -226,13 +287,19 @@ class TrainedHere(Recipe):
 
 def heldout_likelihood(weights: Weights, corpus: Corpus, *, num_masks: int = HELDOUT_MASKS) -> Likelihood:
     """Bits per byte of the whole held-out split: windows of 512 tokens behind begin-of-text, none overlapping."""
-    windows = evaluation_windows(token_stream(corpus, weights.tokenizer, "heldout"), window=HELDOUT_WINDOW)
-    return validate(weights.model, windows, weights.tokenizer, num_masks=num_masks)
+    tokenizer = weights.tokenizer
+    windows = evaluation_windows(
+        token_stream(corpus, tokenizer, "heldout"),
+        window=HELDOUT_WINDOW,
+        bos_id=tokenizer.bos_id,
+        eos_id=tokenizer.eos_id,
+    )
+    return validate(weights.model, windows, tokenizer, num_masks=num_masks)
 
 
 def _from_folder(folder: Path, card: Mapping[str, Any], wanted: Wanted, checkpoint_id: str) -> Weights:
     """The network of the card, which is the one wanted, computed as wanted."""
-    model = checkpoint.load_model(folder, card, dataclasses.replace(wanted.model, target_parameters=None))
+    model = checkpoint.load_model(folder, card, dataclasses.replace(wanted.native, target_parameters=None))
     return Weights(model, checkpoint.load_tokenizer(folder), checkpoint_id, card)
 
 
@@ -252,4 +319,4 @@ def _device(wanted: Wanted) -> torch.device:
     return torch.device("cuda" if cuda else "cpu")
 
 
-WeightSource = Zoo | SavedCheckpoint | RandomWeights | TrainedHere
+WeightSource = Zoo | SavedCheckpoint | Pretrained | RandomWeights | TrainedHere

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import theirs
 import tiny
 import torch
 from hydra import initialize_config_dir
@@ -22,6 +23,7 @@ from hydra.core.plugins import Plugins
 from hydra.errors import MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from paradigms import bench, cli, zoo
 from paradigms.build import build
@@ -35,7 +37,13 @@ from paradigms.records import canonical_json
 
 FILES = sorted(path.relative_to(cli.CONF).with_suffix("").as_posix() for path in cli.CONF.rglob("*.yaml"))
 OF_THE_SWEEP = ("config", "sweep/", "launch/", "hydra/", "experiment/")
-OF_A_CELL = [name for name in FILES if not name.startswith(OF_THE_SWEEP)]
+OF_OTHERS = [  # files that speak of weights of others
+    name
+    for name in FILES
+    if name.startswith(("model/", "paradigm/", "train/", "tokenizer/"))
+    and {"pretrained", "smollm2_135m"} & {name.rpartition("/")[2], *(cli.CONF / f"{name}.yaml").read_text().split()}
+]
+OF_A_CELL = [name for name in FILES if not name.startswith(OF_THE_SWEEP) and name not in OF_OTHERS]
 EXPERIMENTS = [name.partition("/")[2] for name in FILES if name.startswith("experiment/")]
 TRAINED = [] if {"ar", "ssm", "diffusion"} <= set(zoo.names()) else ["train=quick"]  # until the zoo is whole
 
@@ -93,6 +101,10 @@ def overrides_for(name: str, texts: dict[str, Path]) -> list[str]:
     """What makes the choice of one file a whole, possible cell."""
     group, _, option = name.partition("/")
     more: list[str] = []
+    if group in ("size", "sized"):  # a size, and what it is for one kind of model
+        model, _, size = option.rpartition("_")
+        kind = {"denoiser": "diffusion", "mamba2": "ssm"}.get(model, "ar")
+        return [f"paradigm={kind}", f"size={size}", "train=random", "measure=latency"]
     if group in ("model", "decoder"):
         more = ["model=denoiser", "decoder=masked_full"] if _denoises(group, option) else []
         more = [line for line in more if not line.startswith(f"{group}=")]
@@ -214,6 +226,19 @@ def test_a_file_runs_with_a_tiny_model(name, compose, texts, monkeypatch, tmp_pa
         assert bool(tables["tokens"]) == config["measure"]["tokens"]
 
 
+@pytest.mark.parametrize("name", OF_OTHERS)
+def test_a_file_of_others_runs_with_a_tiny_folder(name, compose, tmp_path):
+    folder = theirs.write_folder(tmp_path / "theirs")
+    group, _, option = name.partition("/")
+    chosen = [f"{group}={option}"] if group in ("model", "paradigm") else ["model=pretrained", f"{group}={option}"]
+    config = cell_config(compose(*chosen, f"model.path={folder}"))
+    config["corpus"] = {"_target_": "tiny.TinyText"}
+    config["workload"] |= {"prompt_len": 8, "output_len": 16}
+    config["measure"] |= {"max_repeats": 1, "min_time_s": 0.0, "max_warmups": 1, "warmup_events": 1}
+    _cell, observed, _tables = run(config)
+    assert observed["parameters"] > 10_000 and observed["state_used_bytes"] > 0
+
+
 def trained_folder(config: dict[str, Any]) -> Path:
     """Folder of a checkpoint that was trained here for the model of a config."""
     from paradigms import weights
@@ -234,7 +259,8 @@ def planned(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> l
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_cell_of_an_experiment_is_possible_and_the_first_two_run(name, loader, compose):
+def test_every_cell_of_an_experiment_is_possible_and_the_first_two_run(name, loader, compose, monkeypatch):
+    monkeypatch.setattr("paradigms.cell.gpu_names", lambda: ("a GPU",))  # some experiments are for one
     arguments = [f"experiment={name}"]
     master = compose(*arguments)
     if master.train.source == "zoo":
@@ -246,7 +272,7 @@ def test_every_cell_of_an_experiment_is_possible_and_the_first_two_run(name, loa
     assert 2 <= len(cells) <= torch.tensor(grid_sizes).prod()
     assert len({cell.name for cell in cells}) == len({cell.key for cell in cells}) == len(cells)
     for cell in cells[:2]:
-        run(shrunk(cell.config))
+        run(shrunk(cell.config) | {"device": {**cell.config["device"], "name": "cpu"}})
 
 
 def test_the_default_command_is_one_cell(loader, compose):
@@ -272,13 +298,27 @@ def test_launch_files_choose_a_launcher(name, compose):
     assert isinstance(target, dict) and target["_target_"]
 
 
+@pytest.mark.parametrize("size", [name.partition("/")[2] for name in FILES if name.startswith("size/")])
+def test_a_size_has_equal_parameters_in_every_kind_of_model(size, compose):
+    options = ["train=random", "measure=latency", f"size={size}"]
+    models = [build(cell_config(compose(f"paradigm={name}", *options))).model for name in ("ar", "ssm", "diffusion")]
+    parameters = [model.num_parameters() for model in models]
+    assert max(parameters) <= 1.01 * min(parameters)
+    assert {model.max_positions for model in models} == {10240} and len({model.d_model for model in models}) == 1
+
+
+def test_a_size_that_a_model_does_not_have_is_an_error(compose):
+    with pytest.raises(OmegaConfBaseException, match="no_file_in_conf_sized_for_this_model"):
+        cell_config(compose("paradigm=mamba", "size=1b", "train=random", "measure=latency"))
+
+
 def test_hydra_finds_our_sweeper(compose):
     target = compose().hydra.sweeper._target_
     assert target.rpartition(".")[2] in {plugin.__name__ for plugin in Plugins.instance().discover()}
 
 
 def test_no_file_is_left_out():
-    known = {*OF_A_CELL, "config", "hydra/sweeper/rounds", *(f"experiment/{name}" for name in EXPERIMENTS)}
+    known = {*OF_A_CELL, *OF_OTHERS, "config", "hydra/sweeper/rounds", *(f"experiment/{name}" for name in EXPERIMENTS)}
     known |= {name for name in FILES if name.startswith(("sweep/", "launch/"))}
     assert set(FILES) == known and len(FILES) > 40
 
@@ -334,8 +374,8 @@ BAD = {
         ["decoder=masked_diffusion needs a model trained to undo masks", "noise=None"],
     ),
     "a peer of another kind": (
-        ["paradigm=ssm", "decoder=transformers_generate", *RANDOM],
-        ["model.block='M'", "transformers_generate needs model.block=AF"],
+        ["paradigm=diffusion", "decoder=transformers_generate", *RANDOM],
+        ["no model of transformers computes this network", "model.causal=False"],
     ),
     "more steps than tokens": (
         ["paradigm=diffusion_16", "workload.output_len=8", *RANDOM],

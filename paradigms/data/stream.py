@@ -18,27 +18,33 @@ from .tokenizers import BOS_ID, EOS_ID, Tokenizer
 
 
 def token_stream(corpus: Corpus, tokenizer: Tokenizer, split: str) -> np.ndarray:
-    """The stream of a split, uint16 [T], read-only; cached on disk under the hashes of corpus and tokenizer."""
+    """The stream of a split, read-only, uint16 [T], or uint32 where ids need it; cached on disk under the hashes of
+    corpus and tokenizer.
+    """
     if split not in SPLITS:
         raise ValueError(f"split={split!r} is unknown; it is one of {', '.join(SPLITS)}")
+
+    width = 2 if tokenizer.vocab_size <= 2**16 else 4
 
     def make() -> bytes:
         parts = []
         for ids in tokenizer.encode_batch(corpus.documents[split]):
-            parts.append(np.array([BOS_ID, *ids, EOS_ID], dtype="<u2"))
+            parts.append(np.array([tokenizer.bos_id, *ids, tokenizer.eos_id], dtype=f"<u{width}"))
         return np.concatenate(parts).tobytes()
 
     key = {"corpus": corpus.sha256, "tokenizer": tokenizer.sha256, "split": split}
-    return np.frombuffer(cached("tokens", key, make), dtype="<u2").astype(np.uint16, copy=False)
+    return np.frombuffer(cached("tokens", key, make), dtype=f"<u{width}").astype(f"u{width}", copy=False)
 
 
-def training_batch(stream: np.ndarray, *, seed: int, step: int, length: int, num_rows: int) -> np.ndarray:
+def training_batch(
+    stream: np.ndarray, *, seed: int, step: int, length: int, num_rows: int, bos_id: int = BOS_ID
+) -> np.ndarray:
     """Random windows, int64 [num_rows, length]: <bos>, then length - 1 consecutive tokens from anywhere in the stream.
 
     The offset of a row depends on (seed, step, row) only; there is no state to save.
     """
     num_offsets = _num_offsets(stream, length - 1)
-    rows = np.full((num_rows, length), BOS_ID, dtype=np.int64)
+    rows = np.full((num_rows, length), bos_id, dtype=np.int64)
     for row in range(num_rows):
         offset = _hash("train", seed, step, row) % num_offsets
         rows[row, 1:] = stream[offset : offset + length - 1]
@@ -74,7 +80,9 @@ class EvaluationWindows:
         return np.where(self.scored_NT, bytes_V[self.tokens_NT], 0).sum(axis=1)
 
 
-def evaluation_windows(stream: np.ndarray, *, window: int, stride: int | None = None) -> EvaluationWindows:
+def evaluation_windows(
+    stream: np.ndarray, *, window: int, stride: int | None = None, bos_id: int = BOS_ID, eos_id: int = EOS_ID
+) -> EvaluationWindows:
     """Cut a stream into windows of `window` tokens, each behind a <bos>; the last may be shorter.
 
     Args:
@@ -82,6 +90,7 @@ def evaluation_windows(stream: np.ndarray, *, window: int, stride: int | None = 
         window: stream tokens a window sees.
         stride: tokens from one window's start to the next, `window` when None. With fewer, windows overlap and a token
             is scored in the first window that contains it, with at least window - stride tokens of context.
+        bos_id, eos_id: of the tokenizer.
     """
     stride = window if stride is None else stride
     if not 1 <= stride <= window:
@@ -89,8 +98,8 @@ def evaluation_windows(stream: np.ndarray, *, window: int, stride: int | None = 
     if len(stream) == 0:
         raise ValueError("the token stream is empty; there is nothing to evaluate")
     num_windows = 1 + max(0, -(-(len(stream) - window) // stride))
-    tokens_NT = np.full((num_windows, window + 1), EOS_ID, dtype=np.int64)
-    tokens_NT[:, 0] = BOS_ID
+    tokens_NT = np.full((num_windows, window + 1), eos_id, dtype=np.int64)
+    tokens_NT[:, 0] = bos_id
     lengths_N = np.empty(num_windows, dtype=np.int64)
     for index in range(num_windows):
         piece = stream[index * stride : index * stride + window]
@@ -101,7 +110,9 @@ def evaluation_windows(stream: np.ndarray, *, window: int, stride: int | None = 
     return EvaluationWindows(tokens_NT=tokens_NT, lengths_N=lengths_N, first_scored_N=first_scored_N)
 
 
-def prompts(stream: np.ndarray, *, prompt_len: int, count: int, seed: int) -> list[tuple[int, ...]]:
+def prompts(
+    stream: np.ndarray, *, prompt_len: int, count: int, seed: int, bos_id: int = BOS_ID, eos_id: int = EOS_ID
+) -> list[tuple[int, ...]]:
     """Prompts of prompt_len tokens, <bos> included, cut from different places of a stream.
 
     First the starts of documents that are long enough, in an order given by the seed; when there are too few of them,
@@ -109,8 +120,10 @@ def prompts(stream: np.ndarray, *, prompt_len: int, count: int, seed: int) -> li
     """
     num_tokens = prompt_len - 1
     num_offsets = _num_offsets(stream, num_tokens)
-    bos = np.flatnonzero(stream == BOS_ID)
-    eos = np.flatnonzero(stream == EOS_ID)
+    bos = np.flatnonzero(stream == bos_id)
+    eos = np.flatnonzero(stream == eos_id)
+    if bos_id == eos_id:  # one token begins and ends a document: they alternate
+        bos, eos = bos[::2], eos[1::2]
     starts = bos[eos - bos - 1 >= num_tokens] + 1
     offsets = sorted(starts.tolist(), key=lambda start: _hash("prompt", seed, start))[:count]
     used, draw = set(offsets), 0
@@ -121,7 +134,7 @@ def prompts(stream: np.ndarray, *, prompt_len: int, count: int, seed: int) -> li
             used.add(offset)
             offsets.append(offset)
     chosen = [offsets[index % len(offsets)] for index in range(count)]
-    return [(BOS_ID, *stream[offset : offset + num_tokens].tolist()) for offset in chosen]
+    return [(bos_id, *stream[offset : offset + num_tokens].tolist()) for offset in chosen]
 
 
 def _num_offsets(stream: np.ndarray, num_tokens: int) -> int:

@@ -34,7 +34,9 @@ class Tokenizer:
         sha256: hash of the merges, hence of everything the tokenizer does.
     """
 
-    bos_id, eos_id, mask_id = BOS_ID, EOS_ID, MASK_ID
+    bos_id: int = BOS_ID
+    eos_id: int = EOS_ID
+    mask_id: int | None = MASK_ID  # None where a model has no mask token
 
     def __init__(self, merges: Iterable[tuple[int, int]] = ()) -> None:
         self.merges = tuple((int(left), int(right)) for left, right in merges)
@@ -42,6 +44,11 @@ class Tokenizer:
         self.vocab_size = len(self.token_bytes)
         self.sha256 = hashlib.sha256(self._json().encode()).hexdigest()
         self._bpe = _bpe(self.merges, self.token_bytes) if self.merges else None
+
+    @property
+    def plain_ids(self) -> Sequence[int]:
+        """Ids that are not special, in order."""
+        return range(FIRST_BYTE_ID, self.vocab_size)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, without specials. Raises ValueError for lone surrogates, which have no UTF-8."""
@@ -187,14 +194,14 @@ def _token_bytes(merges: Sequence[tuple[int, int]]) -> tuple[bytes, ...]:
     return tuple(tokens)
 
 
-def _characters_of_bytes() -> list[str]:
+def byte_alphabet() -> list[str]:
     """The library's alphabet: bytes that print as Latin-1 stand for themselves, the others for U+0100 onwards."""
     prints = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     replacements = iter(range(0x100, 0x200))
     return [chr(byte if byte in prints else next(replacements)) for byte in range(256)]
 
 
-_CHARACTER_OF_BYTE = _characters_of_bytes()
+_CHARACTER_OF_BYTE = byte_alphabet()
 
 
 def _spell(token: bytes) -> str:

@@ -19,8 +19,10 @@ from torch import Tensor
 from paradigms.decoding import draws
 from paradigms.decoding.prompts import right_align
 from paradigms.decoding.sampling import Sampling
-from paradigms.decoding.stopping import Vocabulary, finish
+from paradigms.decoding.stopping import Vocabulary, finish, never_mask
 from paradigms.models.config import ModelConfig
+from paradigms.models.kv_cache import KV_DTYPES
+from paradigms.models.network import NetworkConfig
 from paradigms.models.stack import Model
 from paradigms.paradigm import Event, Outline, Request, StateBytes
 
@@ -33,9 +35,11 @@ class Autoregressive(Sampling):
 
     Attributes:
         cache: `state` carries what the model has seen; `none` reads everything again at each step.
+        kv_dtype: None keeps keys and values as computed; `int8` in 8 bits, with a scale a token and head.
     """
 
     cache: str = "state"
+    kv_dtype: str | None = None
     engine: ClassVar[str] = "native"
     depends_on_values: ClassVar[bool] = False
 
@@ -43,14 +47,34 @@ class Autoregressive(Sampling):
         super().__post_init__()
         if self.cache not in CACHES:
             raise ValueError(f"decoder.cache={self.cache!r} is unknown; it is one of {', '.join(CACHES)}")
+        if self.kv_dtype is not None and self.kv_dtype not in KV_DTYPES:
+            allowed = ", ".join(KV_DTYPES)
+            raise ValueError(f"decoder.kv_dtype={self.kv_dtype!r} is unknown; it is null (as computed) or {allowed}")
+        if self.kv_dtype is not None and self.cache == "none":
+            raise ValueError(
+                f"decoder.kv_dtype={self.kv_dtype} is how keys and values are kept, and decoder.cache=none keeps none; "
+                "set decoder.cache=state"
+            )
 
-    def check(self, model: ModelConfig, *, output_len: int) -> None:
+    def check(self, model: NetworkConfig, *, output_len: int) -> None:
         """Raise ValueError when this decoder cannot drive such a model."""
         if not model.causal:
             raise ValueError(
                 "decoder=autoregressive needs a causal model, and this one sees the whole canvas (model.causal=false): "
                 "it cannot keep a KV cache; use a masked-diffusion decoder"
             )
+        if self.cache == "state" and not model.has_state:
+            raise ValueError(
+                "decoder.cache=state: this model of transformers keeps its state in a way of its own; "
+                "use decoder=autoregressive_uncached"
+            )
+        if self.kv_dtype is not None:
+            if not isinstance(model, ModelConfig):
+                raise ValueError(
+                    f"decoder.kv_dtype={self.kv_dtype} is of the native stack; this model keeps its state in a way of "
+                    "its own, so leave it out (null)"
+                )
+            model.check_kv_dtype(self.kv_dtype)
 
     def outline(self, output_len: int) -> Outline:
         """One event a token, each reading one token more."""
@@ -64,15 +88,15 @@ class Autoregressive(Sampling):
         prompt_lens = num_tokens or [tokens_BT.shape[1]] * B
         position_N = torch.arange(N, device=model.device)
         uniform_BN = draws.uniform([request.seed for request in requests], position_N, 0, "token")
-        state = model.new_state(B, max(prompt_lens) + N - 1) if self.cache == "state" else None
+        max_len = max(prompt_lens) + N - 1
+        state = model.new_state(B, max_len, kv_dtype=self.kv_dtype) if self.cache == "state" else None
         state_bytes = (lambda: StateBytes(state.used_bytes, state.allocated_bytes)) if state else None
         ending = _Ending(requests, vocabulary)
 
         computed = sum(prompt_lens)
         for n in range(N):
             logits_BV = model(tokens_BT, state, num_tokens=num_tokens, logits_at=slice(-1, None))[:, 0]
-            logits_BV[:, vocabulary.mask_id] = float("-inf")
-            token_B1 = self.draw(logits_BV, uniform_BN[:, n])[:, None]
+            token_B1 = self.draw(never_mask(logits_BV, vocabulary), uniform_BN[:, n])[:, None]
             yield Event(
                 phase="decode" if n else "prefill",
                 positions_K=(n,),

@@ -29,8 +29,8 @@ from torch import Tensor
 from paradigms.decoding import draws
 from paradigms.decoding.prompts import right_align
 from paradigms.decoding.sampling import Sampling
-from paradigms.decoding.stopping import Vocabulary, finish
-from paradigms.models.config import ModelConfig
+from paradigms.decoding.stopping import Vocabulary, finish, never_mask
+from paradigms.models.network import NetworkConfig
 from paradigms.models.stack import Model
 from paradigms.paradigm import Event, Outline, Request
 
@@ -73,7 +73,7 @@ class MaskedDiffusion(Sampling):
         """With a threshold the number of steps follows from how sure the model is."""
         return self.threshold is not None
 
-    def check(self, model: ModelConfig, *, output_len: int) -> None:
+    def check(self, model: NetworkConfig, *, output_len: int) -> None:
         """Raise ValueError when this decoder cannot drive such a model, or takes more steps than there are tokens."""
         if model.noise != "absorbing":
             raise ValueError(
@@ -159,6 +159,8 @@ class _Canvas:
         self.seeds = [request.seed for request in requests]
         self.lengths = [request.max_new_tokens for request in requests]
         mask_id = vocabulary.mask_id
+        if mask_id is None:
+            raise ValueError("this tokenizer has no mask token; masked diffusion needs one (tokenizer=bpe2048 or byte)")
         rows = [[*request.prompt, *[mask_id] * request.max_new_tokens] for request in requests]
         self.tokens_BT, self.num_tokens = right_align(rows, model.device)
         self.num_columns = sum(map(len, rows))
@@ -185,8 +187,7 @@ class _Canvas:
         """One forward over the whole input; logits [M, V] at the wanted positions, never for the mask itself."""
         wanted_BT = torch.zeros_like(self.tokens_BT, dtype=torch.bool).scatter(-1, self.column_BL, wanted_BL)
         logits_MV = self.model.logits_where(self.tokens_BT, wanted_BT, num_tokens=self.num_tokens)
-        logits_MV[:, self.vocabulary.mask_id] = float("-inf")
-        return logits_MV
+        return never_mask(logits_MV, self.vocabulary)
 
     def fill(self, chosen_BL: Tensor, tokens_BL: Tensor, num_chosen: int | None) -> None:
         """Make the chosen tokens final; counted on the device, which waits for it, when their number is not known."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
 from paradigms.decoding.stopping import Vocabulary
-from paradigms.models.config import ModelConfig
+from paradigms.models.network import NetworkConfig
 from paradigms.models.stack import Model
 from paradigms.paradigm import Event, Outline, Request
 
@@ -21,7 +21,7 @@ class Decoder(Protocol):
         """Whether the work done depends on which tokens come out, so that random weights would mislead."""
         ...
 
-    def check(self, model: ModelConfig, *, output_len: int) -> None:
+    def check(self, model: NetworkConfig, *, output_len: int) -> None:
         """Raise ValueError when it cannot drive such a model."""
         ...
 

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from paradigms.paradigm import Request
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Vocabulary(Protocol):
     """What a decoder needs to know of the tokenizer."""
 
     eos_id: int
-    mask_id: int
+    mask_id: int | None  # None where a model has no mask token
     vocab_size: int
 
     def decode(self, ids: Sequence[int], /) -> str: ...
+
+
+def never_mask(logits_RV: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """The logits, changed in place so that the mask token is never said."""
+    if vocabulary.mask_id is not None:
+        logits_RV[:, vocabulary.mask_id] = float("-inf")
+    return logits_RV
 
 
 def finish(request: Request, tokens: Sequence[int], vocabulary: Vocabulary) -> tuple[str, int] | None:

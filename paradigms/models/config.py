@@ -23,6 +23,7 @@ from paradigms.models.latent_attention import LatentAttentionConfig
 from paradigms.models.layers import NORM_EPS, positive
 from paradigms.models.mamba import MambaConfig
 from paradigms.models.mamba2 import Mamba2Config
+from paradigms.models.mamba3 import Mamba3Config
 from paradigms.models.parallel_heads import ParallelHeadsConfig
 from paradigms.models.shared_attention import SharedAttentionConfig
 from paradigms.models.sliding_attention import SlidingAttentionConfig
@@ -35,6 +36,7 @@ LAYERS: dict[str, Any] = {  # letter -> config of that kind of layer; its `key` 
     "F": FeedForwardConfig,
     "M": Mamba2Config,
     "S": MambaConfig,
+    "T": Mamba3Config,
     "L": LatentAttentionConfig,
     "E": ExpertsConfig,
     "W": SlidingAttentionConfig,

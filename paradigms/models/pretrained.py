@@ -96,7 +96,9 @@ def load_native(path: str, config: ModelConfig) -> Model:
     with torch.no_grad():
         for name, value in native_tensors(family, config, tensors):
             if name not in parameters or parameters[name].shape != value.shape:
-                raise ValueError(f"model.path={path}: {name} of shape {tuple(value.shape)} does not fit the native stack")
+                raise ValueError(
+                    f"model.path={path}: {name} of shape {tuple(value.shape)} does not fit the native stack"
+                )
             parameters.pop(name).copy_(value)
     if parameters:
         raise ValueError(f"model.path={path} says nothing of {', '.join(sorted(parameters)[:5])}")
@@ -186,26 +188,33 @@ def _read_config(place: Path) -> dict[str, Any]:
     file = place / CONFIG if place.is_dir() else place
     try:
         key = {"transformers": metadata.version("transformers"), "file": _file_sha256(file)}
-        text = cached("transformers-config", key, lambda: json.dumps(_filled_in(place)).encode())
+        text = cached("transformers-config", key, lambda: _filled_in(place).encode())
     except FileNotFoundError:
         raise ValueError(f"model.path={place} has no {CONFIG}; give the folder of a transformers model") from None
     return json.loads(text)
 
 
-def _filled_in(place: Path) -> dict[str, Any]:
+def transformers_config(place: Path) -> Any:
+    """The config that `transformers` makes of a folder or GGUF file."""
     from transformers import AutoConfig
 
-    folder, gguf = (place, None) if place.is_dir() else (place.parent, place.name)
-    if gguf is not None:
+    folder, gguf = (place, {}) if place.is_dir() else (place.parent, {"gguf_file": place.name})
+    if gguf:
         _needs("gguf")
     try:
-        config = AutoConfig.from_pretrained(
-            folder, local_files_only=True, **({} if gguf is None else {"gguf_file": gguf})
-        )
+        return AutoConfig.from_pretrained(folder, local_files_only=True, **gguf)
     except (ValueError, KeyError, OSError) as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ValueError(f"model.path={place}: transformers cannot read its config ({first})") from None
-    return json.loads(config.to_json_string(use_diff=False))
+
+
+def _filled_in(place: Path) -> str:
+    """JSON of the config, with the names that all configs share beside a model's own."""
+    config = transformers_config(place)
+    values = config.to_dict()
+    for common in config.attribute_map:
+        values.setdefault(common, getattr(config, common, None))
+    return json.dumps(values, default=str)
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -27,6 +27,7 @@ from torch import Tensor
 from paradigms.data.stream import EvaluationWindows
 from paradigms.models.stack import Model
 
+MOST_LOGITS = 1 << 26  # numbers that the logits of a batch may be; large vocabularies fill the memory otherwise
 Progress = Callable[[int, int], None]  # (rows scored, rows in all)
 
 
@@ -60,9 +61,9 @@ def evaluate(
     windows: EvaluationWindows,
     token_bytes: Sequence[bytes],
     *,
-    mask_id: int,
+    mask_id: int | None,
     num_masks: int = 8,
-    batch_size: int = 16,
+    batch_size: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Likelihood:
@@ -72,9 +73,9 @@ def evaluate(
         model: its `logits_where` at column i predicts the token at i + 1 in a causal model, the one at i in a denoiser.
         windows: see `paradigms.data.stream.evaluation_windows`; what is not scored is visible context.
         token_bytes: bytes of each token id.
-        mask_id: the mask token.
+        mask_id: the mask token; None where a causal model has none.
         num_masks: masks drawn for each window, for denoisers only.
-        batch_size: rows of one forward.
+        batch_size: rows of one forward; None takes 16, or as many as give logits of a quarter of a gigabyte.
         seed: of the masks; the same seed draws the same masks for every model.
         progress: called after each forward.
 
@@ -87,6 +88,8 @@ def evaluate(
         raise ValueError(
             f"windows of {num_columns} positions exceed model.max_positions={config.max_positions}; use shorter ones"
         )
+    if batch_size is None:
+        batch_size = max(1, min(16, MOST_LOGITS // (num_columns * config.vocab_size)))
     if num_masks < 1 or batch_size < 1:
         raise ValueError(f"num_masks={num_masks} and batch_size={batch_size} must be at least 1")
 
@@ -96,6 +99,7 @@ def evaluate(
         if config.causal:
             nats_N = _exact_nats(model, windows, mask_id, batch_size, progress)
         else:
+            assert mask_id is not None
             nats_N = _bound_nats(model, windows, mask_id, num_masks, batch_size, seed, progress)
     finally:
         model.train(was_training)
@@ -128,7 +132,7 @@ def draw_masks(scored_NT: np.ndarray, num_masks: int, seed: int) -> tuple[np.nda
 
 
 def _exact_nats(
-    model: Model, windows: EvaluationWindows, mask_id: int, batch_size: int, progress: Progress | None
+    model: Model, windows: EvaluationWindows, mask_id: int | None, batch_size: int, progress: Progress | None
 ) -> np.ndarray:
     device = next(model.parameters()).device
     nats_N = np.zeros(len(windows.tokens_NT))
@@ -180,10 +184,11 @@ def _batches(lengths: np.ndarray, batch_size: int, progress: Progress | None) ->
                 progress(done, len(lengths))
 
 
-def _nll(logits_MV: Tensor, targets_M: Tensor, mask_id: int) -> Tensor:
+def _nll(logits_MV: Tensor, targets_M: Tensor, mask_id: int | None) -> Tensor:
     """−ln softmax(logits)[target] without the mask token, computed in float32 or better, returned in float64."""
     logits_MV = logits_MV.to(torch.promote_types(logits_MV.dtype, torch.float32))
-    logits_MV[:, mask_id] = -math.inf
+    if mask_id is not None:
+        logits_MV[:, mask_id] = -math.inf
     return torch.nn.functional.cross_entropy(logits_MV, targets_M, reduction="none").double()
 
 

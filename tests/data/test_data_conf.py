@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 
 import paradigms
 from paradigms.data.corpora import DatasetText, StdlibDocs, StdlibSource
+from paradigms.data.pretrained_tokenizer import PretrainedTokenizer
 from paradigms.data.tokenizers import BpeTokenizer, ByteTokenizer
 
 CONF = Path(paradigms.__file__).parents[1] / "conf"
@@ -21,13 +22,14 @@ EXPECTED = {
     "tokenizer/bpe2048": BpeTokenizer(vocab_size=2048),
     "tokenizer/bpe1024": BpeTokenizer(vocab_size=1024),
     "tokenizer/byte": ByteTokenizer(),
+    "tokenizer/pretrained": PretrainedTokenizer(path="here"),
 }
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_file_builds_what_its_name_says(name):
     config = OmegaConf.load(CONF / f"{name}.yaml")
-    if OmegaConf.is_missing(config, "path"):
+    if OmegaConf.is_missing(config, "path") or OmegaConf.is_interpolation(config, "path"):
         config.path = "here"
     assert hydra.utils.instantiate(config) == EXPECTED[name]
 

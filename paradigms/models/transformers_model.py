@@ -1,0 +1,370 @@
+"""Any causal language model of the `transformers` library with the interface of a native one.
+
+The library's own code computes; this turns its calls into ours, so that native decoders drive architectures that the
+native stack lacks. Where its caches are known to be wrong, they are not trusted: several tokens that continue a Mamba-1
+state are fed one by one, positions and attention masks are always said. What a cache of the library cannot do (trees,
+going back) is refused.
+
+Dimension letters: B batch, T tokens in, K columns wanted, S columns cached, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib import metadata
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from paradigms.models import pretrained
+from paradigms.models.transformers_cache import cache_bytes, holds_recurrence, tensors_of
+
+NO_LIMIT = 1 << 20  # positions of a model whose config names no limit, as Mamba's
+CONTINUE = (  # recurrent models that take several tokens at once behind a state; tests/models holds them to it
+    "mamba2",
+    "zamba",
+    "zamba2",
+    "bamba",
+    "falcon_h1",
+    "nemotron_h",
+    "granitemoehybrid",
+    "qwen3_next",
+)
+ELSEWHERE = ("recurrent_gemma",)  # keep part of their state in the modules, so that two texts would share it
+
+
+def transformers_config(path: str, max_positions: int | None = None) -> TransformersConfig:
+    """The network of a checkpoint, computed by `transformers`.
+
+    Args:
+        path: folder (config.json is enough for random weights), GGUF file, or name on the hub.
+        max_positions: longest text; None is what the checkpoint was made for.
+
+    Raises:
+        ValueError: nothing there, or no causal language model of the library.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    values = pretrained.read_config(path)
+    if values.get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise ValueError(
+            f"model.path={path} is a {values.get('model_type')!r}, no causal language model of transformers "
+            f"{metadata.version('transformers')}"
+        )
+    text = values.get("text_config") or values
+    known = text.get("max_position_embeddings") or NO_LIMIT
+    return TransformersConfig(path=path, max_positions=max_positions or known, vocab_size=text["vocab_size"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformersConfig:
+    """A causal language model that `transformers` computes.
+
+    Attributes:
+        path: where its config lies, and its weights if there are any.
+        max_positions: longest text.
+        vocab_size: rows of its embedding.
+    """
+
+    path: str
+    max_positions: int
+    vocab_size: int
+
+    causal: ClassVar[bool] = True
+    noise: ClassVar[None] = None
+    recurrent: ClassVar[bool] = True  # its caches cannot read a tree
+
+    @property
+    def theirs(self) -> dict[str, Any]:
+        """The library's config, defaults filled in."""
+        return pretrained.read_config(self.path)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the library keeps its state in a cache that can be handed over."""
+        return _has_cache(self.path)
+
+    def state_bytes(self, *, batch_size: int, length: int, itemsize: int, kv_dtype: str | None = None) -> None:
+        """No formula: bytes are read off the cache."""
+
+    def check_kv_dtype(self, kv_dtype: str) -> None:
+        """Raise ValueError: the library's cache is kept as computed."""
+        raise ValueError(
+            f"decoder.kv_dtype={kv_dtype} is of the native stack, and transformers keeps keys and values as computed; "
+            "set decoder.kv_dtype=null, or use model=pretrained"
+        )
+
+    def build(self) -> TransformersModel:
+        """Random weights, in float32."""
+        from transformers import AutoModelForCausalLM
+
+        config = pretrained.transformers_config(pretrained.locate(self.path))
+        return TransformersModel(AutoModelForCausalLM.from_config(config, dtype=torch.float32), self)
+
+    def load(self) -> TransformersModel:
+        """The checkpoint's weights, in float32."""
+        return TransformersModel(pretrained.transformers_model(self.path, dtype=torch.float32), self)
+
+
+class TransformersState:
+    """A cache of `transformers` and the lengths of its rows.
+
+    Attributes:
+        lengths: tokens each row has seen.
+        num_columns: columns cached, padding included.
+        seen_BS: which of them hold tokens; None when all do.
+    """
+
+    form = "growing"
+
+    def __init__(self, cache: Any, batch_size: int, max_len: int) -> None:
+        self.cache, self.max_len = cache, max_len
+        self.lengths, self.num_columns = [0] * batch_size, 0
+        self.seen_BS: Tensor | None = None
+
+    @property
+    def uniform_length(self) -> int | None:
+        """The length of every row when all are equal, else None."""
+        return self.lengths[0] if len(set(self.lengths)) == 1 else None
+
+    @property
+    def used_bytes(self) -> int:
+        return cache_bytes(self.cache, self.lengths, self.num_columns)[0]
+
+    @property
+    def allocated_bytes(self) -> int:
+        return cache_bytes(self.cache, self.lengths, self.num_columns)[1]
+
+    def copy(self) -> TransformersState:
+        other = copy.copy(self)
+        other.cache = copy.deepcopy(self.cache)
+        return other
+
+    def select_rows(self, rows: Sequence[int]) -> None:
+        """Keep these rows in this order; a row may be taken more than once."""
+        device = next(tensor.device for layer in self.cache.layers for tensor in tensors_of(layer))
+        rows_N = torch.tensor(list(rows), dtype=torch.long, device=device)
+        self.cache.reorder_cache(rows_N)
+        self.lengths = [self.lengths[row] for row in rows]
+        self.seen_BS = None if self.seen_BS is None else self.seen_BS[rows_N]
+
+    def mark(self) -> None:
+        raise ValueError(
+            "a cache of transformers cannot go back; use a native model (model=pretrained) for this decoder"
+        )
+
+    def insert(self, other: Any, at: Sequence[int] | None = None) -> None:
+        raise ValueError("a cache of transformers takes no new rows; use a native model (model=pretrained) for this")
+
+
+class TransformersModel(nn.Module):
+    """A `transformers` model that is called as a native one.
+
+    Attributes:
+        theirs: the library's model.
+        config: its description.
+    """
+
+    def __init__(self, theirs: Any, config: TransformersConfig) -> None:
+        super().__init__()
+        from transformers import GenerationConfig
+
+        self.theirs, self.config = theirs.eval(), config
+        theirs.generation_config = GenerationConfig()  # whoever generates says how; no hidden end of text or top-k
+        self._takes = set(inspect.signature(theirs.forward).parameters)
+        self.cache_name = cache_argument(theirs)
+
+    def _apply(self, fn, recurse=True):
+        """Change the dtype of weights, but keep what the library keeps: buffers (rotary frequencies) and some gates."""
+        kept = [(module, name, buffer) for module in self.modules() for name, buffer in module._buffers.items()]
+        super()._apply(fn, recurse)
+        for module, name, buffer in kept:
+            if buffer is not None and buffer.is_floating_point():
+                module._buffers[name] = buffer.to(self.device)
+        keep_wide(self.theirs)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return self.theirs.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.theirs.get_input_embeddings().weight.dtype
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(parameter.nbytes for parameter in self.parameters())
+
+    def new_state(
+        self, batch_size: int, max_len: int, *, form: str = "growing", kv_dtype: str | None = None
+    ) -> TransformersState:
+        """An empty state for `batch_size` rows of at most `max_len` positions.
+
+        Raises:
+            ValueError: more positions than the model was made for, or a state that it cannot keep.
+        """
+        if form != "growing" or kv_dtype is not None:
+            raise ValueError(
+                f"a transformers model keeps a growing state as computed, not form={form} kv_dtype={kv_dtype}"
+            )
+        if max_len > self.config.max_positions:
+            raise ValueError(
+                f"a state of {max_len} positions was asked for; the model has max_positions={self.config.max_positions}"
+            )
+        cache = new_cache(self.theirs) if self.config.has_state else None
+        if cache is None:
+            raise ValueError(
+                f"a {self.theirs.config.model_type} keeps its state in a way of its own; "
+                "use decoder=autoregressive_uncached or decoder=transformers_generate"
+            )
+        return TransformersState(cache, batch_size, max_len)
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        state: TransformersState | None = None,
+        *,
+        num_tokens: Sequence[int] | None = None,
+        positions_BT: Tensor | None = None,
+        among_BTT: Tensor | None = None,
+        write: Literal["append", "none"] = "append",
+        logits_at: Tensor | slice | None = None,
+    ) -> Tensor:
+        """Logits [B, K, V]; see `paradigms.models.stack.Model.forward`.
+
+        Raises:
+            ValueError: more positions than there are, a tree, or rows that bring different numbers of tokens to a state
+                that holds some already.
+        """
+        if positions_BT is not None or among_BTT is not None:
+            raise ValueError("a transformers model reads one text a row; for trees use a native one (model=pretrained)")
+        B, T = tokens_BT.shape
+        added = list(num_tokens) if num_tokens is not None else [T] * B
+        padded = min(added) < T
+        self._check(state, added, padded)
+        if state is None:
+            return self._select(self._call(tokens_BT, None, added, logits_at), logits_at)
+        if write == "none":
+            state = state.copy()
+        if not state.num_columns or T == 1 or self._continues:
+            return self._select(self._call(tokens_BT, state, added, logits_at), logits_at)
+        steps = [self._call(tokens_BT[:, t : t + 1], state, [1] * B, None) for t in range(T)]
+        return self._select(torch.cat(steps, 1), logits_at)
+
+    def logits_where(self, tokens_BT: Tensor, wanted_BT: Tensor, *, num_tokens: Sequence[int] | None = None) -> Tensor:
+        """Logits [number wanted, V] at the True places of a mask, in row-major order, without a state."""
+        return self(tokens_BT, num_tokens=num_tokens)[wanted_BT]
+
+    def kernels(self) -> str:
+        """What runs the layers here, for the records."""
+        return f"transformers {metadata.version('transformers')}, {self.theirs.config._attn_implementation}"
+
+    @cached_property
+    def _continues(self) -> bool:
+        """Whether several tokens may follow a state at once."""
+        cache = new_cache(self.theirs)
+        return cache is None or not holds_recurrence(cache) or self.theirs.config.model_type in CONTINUE
+
+    @cached_property
+    def _purely_recurrent(self) -> bool:
+        """Whether nothing looks back at columns: a mask is then for the first call alone, and wrong in later ones."""
+        cache = new_cache(self.theirs)
+        return cache is not None and all(cache.is_linear)
+
+    def _check(self, state: TransformersState | None, added: Sequence[int], padded: bool) -> None:
+        lengths = state.lengths if state is not None else [0] * len(added)
+        stop = max(length + new for length, new in zip(lengths, added, strict=True))
+        limit = self.config.max_positions if state is None else state.max_len
+        if stop > limit:
+            raise ValueError(f"{stop} positions asked for, {limit} are available (max_positions or the state's length)")
+        if padded and state is not None and state.num_columns:
+            raise ValueError(
+                "rows that bring different numbers of tokens cannot follow in a cache of transformers; "
+                "use a native model (model=pretrained) for this decoder"
+            )
+
+    def _call(
+        self, tokens_BT: Tensor, state: TransformersState | None, added: Sequence[int], logits_at: Tensor | slice | None
+    ) -> Tensor:
+        """Logits [B, T or 1, V] of one forward of theirs; the state takes the tokens up."""
+        B, T = tokens_BT.shape
+        start = state.num_columns if state is not None else 0
+        seen_BS = self._seen(state, added, T)
+        options: dict[str, Any] = {"use_cache": state is not None}
+        if seen_BS is not None and not (start and self._purely_recurrent):
+            options["attention_mask"] = seen_BS
+        if "position_ids" in self._takes:
+            if seen_BS is None:
+                options["position_ids"] = torch.arange(start, start + T, device=self.device).expand(B, T)
+            else:
+                options["position_ids"] = (seen_BS.cumsum(-1) - 1).clamp(min=0)[:, start:]
+        if logits_at == slice(-1, None) and "logits_to_keep" in self._takes:
+            options["logits_to_keep"] = 1
+        if state is not None:
+            options[self.cache_name] = state.cache
+        logits_BTV = self.theirs(tokens_BT, **options).logits
+        if state is not None:
+            state.lengths = [length + new for length, new in zip(state.lengths, added, strict=True)]
+            state.num_columns, state.seen_BS = start + T, seen_BS
+        return logits_BTV
+
+    def _seen(self, state: TransformersState | None, added: Sequence[int], T: int) -> Tensor | None:
+        """Which columns hold tokens, int64 [B, S + T]; None when all do."""
+        before_BS = state.seen_BS if state is not None else None
+        if min(added) == T and before_BS is None:
+            return None
+        column_T = torch.arange(T, device=self.device)
+        new_BT = (column_T >= T - torch.tensor(list(added), device=self.device)[:, None]).long()
+        return new_BT if before_BS is None else torch.cat((before_BS, new_BT), 1)
+
+    @staticmethod
+    def _select(logits_BTV: Tensor, logits_at: Tensor | slice | None) -> Tensor:
+        if logits_at is None:
+            return logits_BTV
+        if isinstance(logits_at, Tensor) and logits_at.dim() == 2:
+            return logits_BTV.gather(1, logits_at[..., None].expand(-1, -1, logits_BTV.shape[-1]))
+        return logits_BTV[:, logits_at]
+
+
+def cache_argument(theirs: Any) -> str:
+    """Name of the argument of its forward that takes a cache: `past_key_values`, since transformers 5.24 `cache`."""
+    takes = inspect.signature(theirs.forward).parameters
+    return next((name for name in ("cache", "past_key_values", "cache_params") if name in takes), "cache")
+
+
+def new_cache(theirs: Any) -> Any | None:
+    """An empty cache for a model; None for one that keeps its state in a way of its own."""
+    from transformers import DynamicCache
+
+    if not keeps_cache(type(theirs), theirs.config):
+        return None
+    return DynamicCache(config=theirs.config.get_text_config(decoder=True))
+
+
+def keeps_cache(kind: Any, config: Any) -> bool:
+    """Whether a class of theirs keeps all its state in the library's plain cache."""
+    layered = hasattr(config.get_text_config(decoder=True), "num_hidden_layers")
+    return layered and config.model_type not in ELSEWHERE and kind._supports_default_dynamic_cache()
+
+
+@lru_cache(maxsize=64)
+def _has_cache(path: str) -> bool:
+    from transformers import AutoModelForCausalLM
+
+    config = pretrained.transformers_config(pretrained.locate(path))
+    return keeps_cache(AutoModelForCausalLM._model_mapping[type(config)], config)
+
+
+def keep_wide(theirs: Any) -> None:
+    """Give parameters that the library keeps in float32 that dtype back, as its `from_pretrained` would."""
+    wide: tuple[str, ...] = tuple(getattr(theirs, "_keep_in_fp32_modules_strict", None) or ())
+    if wide:
+        for name, parameter in theirs.named_parameters():
+            if any(part in name for part in wide) and parameter.dtype in (torch.float16, torch.bfloat16):
+                parameter.data = parameter.data.float()
