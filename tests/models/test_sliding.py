@@ -218,3 +218,18 @@ def test_a_window_needs_a_causal_model_and_a_place():
         ModelConfig(**SIZES, block="WF", sliding_attention=SlidingAttentionConfig(window=0))
     with pytest.raises(ValueError, match=r"model.sliding_attention.num_kv_heads=3"):
         ModelConfig(**SIZES, block="WF", sliding_attention=SlidingAttentionConfig(num_kv_heads=3))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kv_dtype", [None, "int8"])
+def test_a_window_computes_the_same_on_a_gpu(kv_dtype):
+    """In blocks, in a chunk and by token; rounding in 8 bits may fall the other way, so those are held more loosely."""
+    model = model_of(6, dtype=torch.float32)
+    text = tokens(model, 2, 40)
+    want = model(text, model.new_state(2, 40, kv_dtype=kv_dtype))
+    model.cuda()
+    state = model.new_state(2, 40, kv_dtype=kv_dtype)
+    parts = [text[:, :20], text[:, 20:29], *text[:, 29:].split(1, 1)]
+    logits = torch.cat([model(part.cuda(), state) for part in parts], 1).cpu()
+    tolerance = 1e-2 if kv_dtype is None else 5e-2
+    torch.testing.assert_close(logits, want, rtol=tolerance, atol=tolerance)
