@@ -21,7 +21,7 @@ def random_transformers_model(config: dict[str, Any], *, scale: float = 3.0) -> 
     theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(values.pop("model_type"), **values))
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():
-            if parameter.dim() == 2 and "A_log" not in name:
+            if (parameter.dim() == 2 and "A_log" not in name) or ".experts." in name:
                 parameter.mul_(scale)
             elif name.endswith("bias") or "norm" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.1)

@@ -8,11 +8,13 @@ import itertools
 import pytest
 import tiny
 import torch
+from models.hf import check_equal_logits, check_there_and_back, native_of, random_transformers_model
 from models.test_exactness import GROUPED, SIZES, assert_close, random_model, tokens
 
 from paradigms.models import expert_products
 from paradigms.models.config import ModelConfig
 from paradigms.models.experts import Experts, ExpertsConfig, balance_loss, count_touched
+from paradigms.models.families import family_of
 from paradigms.models.feed_forward import FeedForwardConfig
 from paradigms.training import objectives
 from paradigms.training.optimizer import Optimizer
@@ -237,3 +239,61 @@ def test_impossible_layers_say_why(changes, words):
     with pytest.raises(ValueError) as error:
         ModelConfig(**SIZES, block="AE", experts=ExpertsConfig(**{"width": 16, **changes}))
     assert all(word in str(error.value) for word in words)
+
+
+SPARSE = {
+    "vocab_size": 60,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_experts_per_tok": 2,
+}
+MODELS = {
+    "mixtral": {"model_type": "mixtral", "num_local_experts": 6},
+    "mixtral, wide heads": {
+        "model_type": "mixtral",
+        "num_local_experts": 4,
+        "head_dim": 24,
+        "tie_word_embeddings": True,
+    },
+    "qwen2_moe": {
+        "model_type": "qwen2_moe",
+        "num_experts": 6,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 40,
+    },
+    "qwen2_moe, some dense": {
+        "model_type": "qwen2_moe",
+        "num_experts": 6,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 40,
+        "norm_topk_prob": True,
+        "num_hidden_layers": 3,
+        "decoder_sparse_step": 2,
+    },
+    "qwen3_moe": {
+        "model_type": "qwen3_moe",
+        "num_experts": 6,
+        "moe_intermediate_size": 32,
+        "head_dim": 20,
+        "norm_topk_prob": True,
+        "mlp_only_layers": [0],
+    },
+}
+
+
+@pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
+def test_logits_are_those_of_transformers(config):
+    theirs = random_transformers_model({**SPARSE, **config})
+    native = native_of(theirs)
+    with torch.no_grad():
+        check_equal_logits(theirs, native)
+    check_there_and_back(theirs, native)
+
+
+def test_windows_of_sparse_models_are_refused():
+    config = random_transformers_model({**SPARSE, **MODELS["mixtral"]}).config.to_dict()
+    with pytest.raises(ValueError, match="sliding_window=8 of a mixtral"):
+        family_of(config).from_transformers({**config, "sliding_window": 8})

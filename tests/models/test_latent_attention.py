@@ -11,6 +11,7 @@ from models.test_exactness import LATENT, SIZES, assert_close, random_model, tok
 
 from paradigms import zoo
 from paradigms.models.config import ModelConfig
+from paradigms.models.families import family_of
 from paradigms.models.latent_attention import FORMS, LatentAttentionConfig, LatentCache
 from paradigms.models.layers import rms_norm
 from paradigms.models.stack import Model
@@ -130,3 +131,86 @@ def test_impossible_layers_say_why(changes, words):
 def test_latents_are_kept_as_computed():
     with pytest.raises(ValueError, match="kv_dtype"):
         in_form(LATENT, "absorbed").new_state(1, 8, kv_dtype="int8")
+
+
+DEEPSEEK = {
+    "vocab_size": 60,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+MODELS = {
+    "v3": {
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": 3,
+        "first_k_dense_replace": 1,
+        "n_group": 4,
+        "topk_group": 2,
+    },
+    "v3 dense": {"model_type": "deepseek_v3", "num_hidden_layers": 2, "first_k_dense_replace": 2, "q_lora_rank": None},
+    "v3 without groups": {
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": 2,
+        "first_k_dense_replace": 0,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": False,
+        "n_shared_experts": 2,
+    },
+    "v3 with yarn": {
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": 2,
+        "first_k_dense_replace": 1,
+        "n_group": 2,
+        "topk_group": 1,
+        "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7},
+    },
+    "v2": {
+        "model_type": "deepseek_v2",
+        "num_hidden_layers": 3,
+        "first_k_dense_replace": 1,
+        "n_group": 4,
+        "topk_group": 2,
+        "topk_method": "group_limited_greedy",
+        "routed_scaling_factor": 4.0,
+    },
+    "v2 lite": {"model_type": "deepseek_v2", "num_hidden_layers": 2, "first_k_dense_replace": 1, "q_lora_rank": None},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
+def test_logits_are_those_of_transformers(config, form):
+    theirs = random_transformers_model({**DEEPSEEK, **config})
+    for name, bias in theirs.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            bias.copy_(torch.linspace(0.2, -0.2, len(bias)))
+    native = native_of(theirs)
+    latent = dataclasses.replace(native.config.latent_attention, form=form)
+    other = dataclasses.replace(native.config, latent_attention=latent).build()
+    other.load_state_dict(native.state_dict())
+    with torch.no_grad():
+        check_equal_logits(theirs, other.eval())
+    check_there_and_back(theirs, native)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"attention_bias": True}, {"rope_interleave": False}, {"hidden_act": "gelu"}, {"num_key_value_heads": 2}],
+    ids=str,
+)
+def test_what_is_not_computed_is_refused(changes):
+    (name, value), *_ = changes.items()
+    config = random_transformers_model({**DEEPSEEK, **MODELS["v3 dense"]}).config.to_dict()
+    with pytest.raises(ValueError, match=f"{name}={value!r} is not computed"):
+        family_of(config).from_transformers({**config, **changes})

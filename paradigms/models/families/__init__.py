@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from paradigms.models.config import ModelConfig
+from paradigms.models.families.deepseek import DeepSeek
 from paradigms.models.families.family import Entry, Family, native_tensors, to_native, to_theirs
 from paradigms.models.families.jamba import Jamba
 from paradigms.models.families.llama import Llama
 from paradigms.models.families.mamba import Mamba
 from paradigms.models.families.mamba2 import Mamba2
+from paradigms.models.families.mixtral import Mixtral
 
-FAMILIES: tuple[Family, ...] = (Llama(), Mamba2(), Mamba(), Jamba())
+FAMILIES: tuple[Family, ...] = (Llama(), Mamba2(), Mamba(), Jamba(), DeepSeek(), Mixtral())
 
 __all__ = ["FAMILIES", "Entry", "Family", "family_of", "family_of_native", "native_tensors", "to_native", "to_theirs"]
 
