@@ -89,7 +89,7 @@ def evaluate(
             f"windows of {num_columns} positions exceed model.max_positions={config.max_positions}; use shorter ones"
         )
     if batch_size is None:
-        batch_size = max(1, min(16, MOST_LOGITS // (num_columns * config.vocab_size)))
+        batch_size = max(1, min(16, MOST_LOGITS // (num_columns * len(token_bytes))))
     if num_masks < 1 or batch_size < 1:
         raise ValueError(f"num_masks={num_masks} and batch_size={batch_size} must be at least 1")
 
