@@ -32,7 +32,7 @@ class SweepOptions:
     Attributes:
         name: name of the sweep.
         dir: folder of its records.
-        seed: of the order within rounds.
+        seed: of the order within rounds; None keeps that of the grid, for sweeps that may be stopped halfway.
         exclude: cells to leave out, each a mapping of dotted factor to value or list of values; all of them must match.
         unit_timeout_s: a unit that takes longer is ended and recorded as failed; null waits for ever.
         prepare_timeout_s: the same for preparing a checkpoint, which may train it.
@@ -47,7 +47,7 @@ class SweepOptions:
 
     name: str
     dir: str
-    seed: int = 0
+    seed: int | None = 0
     exclude: list[dict[str, Any]] = field(default_factory=list)
     unit_timeout_s: float | None = 1800.0
     prepare_timeout_s: float | None = None
@@ -148,19 +148,22 @@ class Plan:
         return cls(**data)
 
 
-def order_units(num_rounds: Sequence[int], seed: int, together: Sequence[str] | None = None) -> list[tuple[int, int]]:
+def order_units(
+    num_rounds: Sequence[int], seed: int | None, together: Sequence[str] | None = None
+) -> list[tuple[int, int]]:
     """All (cell, round), round after round, in a random order within each that depends on seed and round only.
 
     Args:
         num_rounds: rounds of each cell.
-        seed: of the order.
+        seed: of the order; None keeps that of the cells.
         together: of each cell, what it shares with those that are to follow each other within a round.
     """
     units: list[tuple[int, int]] = []
     for round_index in range(max(num_rounds, default=0)):
         cells = [cell for cell, rounds in enumerate(num_rounds) if rounds > round_index]
-        random.Random(f"{seed}/{round_index}").shuffle(cells)
-        if together is not None:
+        if seed is not None:
+            random.Random(f"{seed}/{round_index}").shuffle(cells)
+        if seed is not None and together is not None:
             first = {together[cell]: place for place, cell in reversed(list(enumerate(cells)))}
             cells.sort(key=lambda cell: first[together[cell]])
         units += [(cell, round_index) for cell in cells]
