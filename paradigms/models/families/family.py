@@ -32,7 +32,7 @@ class Entry:
         shape: shape of theirs when it is not ours transposed (a convolution's [C, 1, K]).
         convert: what turns one of theirs into ours, and back, where none of this does.
         copies: where they repeat these tensors under other names, as layers that share weights: the names, in the order
-            of `theirs`, of each copy. They are written there too; read, they are passed over.
+            of `theirs`, of each copy. They are written there too; read, they may be there, and must be equal.
     """
 
     ours: str
@@ -46,6 +46,10 @@ class Entry:
 
     def to_ours(self, tensors: Mapping[str, Tensor]) -> Tensor:
         parts = [tensors[name] for name in self.theirs]
+        for names in self.copies:
+            for name, part in zip(names, parts, strict=True):
+                if name in tensors and not torch.equal(tensors[name], part):
+                    raise ValueError(f"{name} should repeat what the native stack keeps once, and differs from it")
         if self.convert is not None:
             parts = [self.convert[0](part) for part in parts]
         if self.transpose:
