@@ -219,14 +219,18 @@ class Model(nn.Module):
         return self._span(tokens_BT.shape, state, None, None, None, True)
 
     def _hidden(self, tokens_BT: Tensor, span: Span, state: State | None) -> Tensor:
-        """The residual stream [B, T, E] after the last layer."""
-        x_RE = F.embedding(tokens_BT.flatten(), self.embedding.t())
-        span.embedded_RE = x_RE
-        states = state.layers if state is not None else [None] * len(self.layers)
-        for layer, layer_state in zip(self.layers, states, strict=True):
-            x_RE = layer(x_RE, span, layer_state)
+        """The residual stream [B, T, E] after the last layer; the state has counted the tokens."""
+        hidden_BTE = self.through_layers(tokens_BT, span, None if state is None else state.layers)
         if state is not None and span.write:
             state.advance(span.num_tokens)
+        return hidden_BTE
+
+    def through_layers(self, tokens_BT: Tensor, span: Span, states: Sequence[LayerState | None] | None) -> Tensor:
+        """The residual stream [B, T, E] after the last layer: tensors alone."""
+        x_RE = F.embedding(tokens_BT.flatten(), self.embedding.t())
+        span.embedded_RE = x_RE
+        for layer, state in zip(self.layers, states or [None] * len(self.layers), strict=True):
+            x_RE = layer(x_RE, span, state)
         return x_RE.view(*tokens_BT.shape, -1)
 
     def typed_layers(self) -> list[Layer | StreamLayer]:

@@ -271,6 +271,16 @@ class State:
         self.plan: Any = None  # of the model that decodes with this state one token at a time
 
     @property
+    def capacity(self) -> int:
+        """Positions that there is room for now."""
+        return self._capacity
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether there is a place to come back to."""
+        return self._mark is not None
+
+    @property
     def uniform_length(self) -> int | None:
         """The length of every row when all are equal, else None."""
         first = self.lengths[0]
@@ -293,10 +303,11 @@ class State:
             for layer in self._carried():
                 layer.reserve(self._capacity)
 
-    def advance(self, added: Sequence[int]) -> None:
-        """Count tokens that a forward has written."""
+    def advance(self, added: Sequence[int], *, told: bool = False) -> None:
+        """Count tokens that a forward has written; `told` says that it has counted them on the device itself."""
         self.lengths = [length + new for length, new in zip(self.lengths, added, strict=True)]
-        self._tell_device()
+        if not told:
+            self._tell_device()
 
     # Going back
 
