@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from paradigms.models import kernels
 from paradigms.models.layers import Derived, Span, matrix, positive, rms_norm
-from paradigms.models.selective_scan import selective_update
+from paradigms.models.one_token import Place, Step
+from paradigms.models.selective_scan import selective_row, selective_update
 from paradigms.models.state import ReplayedState, StateSpec
 
 if TYPE_CHECKING:
@@ -160,6 +161,33 @@ class Mamba(nn.Module):
         ssm = torch.zeros(batch_size, c.d_state, self.d_inner, device=spec.device, dtype=wide)
         return MambaState(self, conv, ssm)
 
+    def one_token(self, state: MambaState) -> Step:
+        """See `one_token`."""
+        I, N = self.d_inner, self.config.d_state  # noqa: E741
+        in_proj, in_bias, out_bias, x_proj = self.in_proj, self.in_bias, self.out_bias, self.x_proj
+        dt_proj, dt_bias, A_log, D_I = self.dt_proj, self.dt_bias, self.A_log, self.D
+        weight, bias, conv, rates, normed = self.conv_weight, self.conv_bias, self._conv, self._rates, self._normed
+        halves, parts, has_norms = (I, I), (self.rank, N, N), self.config.inner_norms is not None
+        mm, addmm, silu, softplus, conv_step = torch.mm, torch.addmm, F.silu, F.softplus, kernels.conv_step
+        out = kernels.row_product(self.out)
+
+        def step(x_1E: Tensor, place: Place) -> Tensor:
+            xz_1J = mm(x_1E, in_proj) if in_bias is None else addmm(in_bias, x_1E, in_proj)
+            x_1I, z_1I = xz_1J.split_with_sizes(halves, -1)
+            x_11I = x_1I.view(1, 1, I)
+            u_1I = conv_step(state.conv_BWI, x_11I, *conv(weight, bias)).view(1, I)
+            low_1Q, B_1N, C_1N = mm(u_1I, x_proj).split_with_sizes(parts, -1)
+            if has_norms:
+                low_1Q, B_1N, C_1N = normed(low_1Q, B_1N, C_1N)
+            dt_1I = softplus(addmm(dt_bias, low_1Q, dt_proj))
+            if state.is_marked:
+                state.log((x_11I, dt_1I[:, None], B_1N[:, None]), [1])
+            y_1I = selective_row(u_1I, dt_1I, rates(A_log), B_1N, C_1N, D_I, state.ssm_BNI.view(N, I))
+            out_1E = out(silu(z_1I).mul_(y_1I))
+            return out_1E if out_bias is None else out_1E + out_bias
+
+        return step
+
     def forward(self, x_RE: Tensor, span: Span, state: MambaState | None) -> Tensor:
         out_RE = kernels.product(self.scanned(x_RE, span, state), self.out)
         return out_RE if self.out_bias is None else out_RE + self.out_bias
@@ -177,7 +205,7 @@ class Mamba(nn.Module):
             state.log((x_BTI, dt_BTI, B_BTN), span.num_tokens)
         A_NI = self._rates(self.A_log)
         D_I, ssm_BNI = self.D.to(wide), None if state is None else state.ssm_BNI
-        if state is not None and is_step(x_BTI, pads_B, write=span.write):
+        if state is not None and _is_step(x_BTI, pads_B, write=span.write):
             u_BI, dt_BI, B_BN, C_BN = (value[:, 0] for value in (u_BTI.to(wide), dt_BTI, B_BTN, C_BTN))
             y_RI = kernels.selective_step(u_BI, dt_BI, A_NI, B_BN, C_BN, D_I, state.ssm_BNI)
         else:
@@ -199,7 +227,7 @@ class Mamba(nn.Module):
 
     def _convolved(self, x_BTI: Tensor, state: MambaState | None, pads_B: Tensor | None, *, write: bool) -> Tensor:
         """silu of the short convolution over the new tokens and those that the state has kept."""
-        if state is not None and is_step(x_BTI, pads_B, write=write):
+        if state is not None and _is_step(x_BTI, pads_B, write=write):
             return kernels.conv_step(state.conv_BWI, x_BTI, *self._conv(self.conv_weight, self.conv_bias))
         B, T, I = x_BTI.shape  # noqa: E741
         W = self.config.d_conv - 1
@@ -215,20 +243,24 @@ class Mamba(nn.Module):
         """dt [B, T, I], B and C [B, T, N] of each token, from what the convolution says."""
         N = self.config.d_state
         low_RQ, B_RN, C_RN = (u_RI @ self.x_proj).split((self.rank, N, N), -1)
-        match self.config.inner_norms:
-            case "weighted":
-                low_RQ = rms_norm(low_RQ, self.dt_norm, self.norm_eps)
-                B_RN, C_RN = rms_norm(B_RN, self.B_norm, self.norm_eps), rms_norm(C_RN, self.C_norm, self.norm_eps)
-            case "plain":
-                low_RQ, B_RN, C_RN = (
-                    F.rms_norm(value, value.shape[1:], None, self.norm_eps) for value in (low_RQ, B_RN, C_RN)
-                )
+        if self.config.inner_norms is not None:
+            low_RQ, B_RN, C_RN = self._normed(low_RQ, B_RN, C_RN)
         dt_RI = F.softplus(torch.addmm(self.dt_bias.to(wide), low_RQ.to(wide), self.dt_proj.to(wide)))
         dt_BTI, B_BTN, C_BTN = (value.view(batch_size, -1, value.shape[1]) for value in (dt_RI, B_RN, C_RN))
         return dt_BTI, B_BTN.to(wide), C_BTN.to(wide)
 
+    def _normed(self, low_RQ: Tensor, B_RN: Tensor, C_RN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The inner norms."""
+        eps = self.norm_eps
+        if self.config.inner_norms == "weighted":
+            norms = self.dt_norm, self.B_norm, self.C_norm
+            return rms_norm(low_RQ, norms[0], eps), rms_norm(B_RN, norms[1], eps), rms_norm(C_RN, norms[2], eps)
+        Q, N = self.rank, self.config.d_state
+        norm = F.rms_norm
+        return norm(low_RQ, (Q,), None, eps), norm(B_RN, (N,), None, eps), norm(C_RN, (N,), None, eps)
 
-def is_step(x_BTI: Tensor, pads_B: Tensor | None, *, write: bool) -> bool:
+
+def _is_step(x_BTI: Tensor, pads_B: Tensor | None, *, write: bool) -> bool:
     """Whether each row brings one token that is to stay: then states are updated in place."""
     return write and pads_B is None and x_BTI.shape[1] == 1
 
