@@ -19,9 +19,11 @@ from paradigms import bench, cli, scores
 from paradigms.cell import Cell
 from paradigms.data.stream import token_stream
 from paradigms.data.tokenizers import BOS_ID, EOS_ID, MASK_ID, ByteTokenizer
+from paradigms.decoding.autoregressive import Autoregressive
 from paradigms.decoding.native import NativeParadigm
 from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
+from paradigms.models.sliding_attention import SlidingAttentionConfig
 from paradigms.paradigm import Request
 from paradigms.quality.samples import sample_statistics
 from paradigms.records import canonical_json, read_table
@@ -160,6 +162,25 @@ def test_kv_bytes_by_the_formula(prompt_len: int, output_len: int, batch_size: i
     )
     assert run["state_formula_bytes"] == run["state_used_bytes"] <= run["state_allocated_bytes"]
     assert run["peak_tensor_bytes"] >= run["weight_bytes"] + run["state_allocated_bytes"]
+
+
+@pytest.mark.parametrize("block", ["AF", "WF"])
+def test_bytes_of_a_cache_in_eight_bits_by_the_formula(block: str) -> None:
+    """One byte a number, and a scale of four for the eight of a head."""
+    attention = {"num_heads": 4, "num_kv_heads": 2}
+    model = ModelConfig(
+        vocab_size=tiny.VOCAB_SIZE,
+        d_model=32,
+        num_blocks=2,
+        block=block,
+        attention=AttentionConfig(**attention) if block == "AF" else None,
+        sliding_attention=SlidingAttentionConfig(**attention, window=10) if block == "WF" else None,
+    )
+    cell = tiny.cell("ar", model=model)
+    object.__setattr__(cell, "decoder", Autoregressive(kv_dtype="int8"))
+    run, _ = bench.run_unit(cell, 0)
+    slots = PROMPT + OUTPUT - 1 if block == "AF" else 10
+    assert run["state_used_bytes"] == run["state_formula_bytes"] == 2 * 2 * 2 * slots * (8 + 4)
 
 
 def test_the_state_of_an_ssm_is_constant_and_that_of_attention_grows() -> None:

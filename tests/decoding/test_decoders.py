@@ -12,6 +12,7 @@ from paradigms.decoding.autoregressive import Autoregressive
 from paradigms.decoding.masked_diffusion import MaskedDiffusion
 from paradigms.models.config import ModelConfig
 from paradigms.models.mamba2 import Mamba2Config
+from paradigms.models.sliding_attention import SlidingAttentionConfig
 from paradigms.paradigm import Request
 
 V, BOS, EOS, MASK = 40, 0, 1, 2
@@ -30,6 +31,7 @@ def build(*, noise=None, block="AF", dtype=torch.float64):
     config = ModelConfig(
         vocab_size=V, d_model=64, block=block, num_blocks=2, max_positions=64,
         mamba2=Mamba2Config(chunk_len=8) if "M" in block else None,
+        sliding_attention=SlidingAttentionConfig(window=5) if "W" in block else None,
         causal=noise is None, noise=noise, shift_logits=noise is not None,
     )  # fmt: skip
     model = config.build()
@@ -81,10 +83,16 @@ DIFFUSION = [
     MaskedDiffusion(steps=None, order=None, threshold=0.5),
     MaskedDiffusion(steps=None, order=None, threshold=0.9, temperature=0),
 ]
-MODELS = {"A": build, "M": lambda: build(block="M"), "denoiser": lambda: build(noise="absorbing")}
+MODELS = {
+    "A": build,
+    "M": lambda: build(block="M"),
+    "W": lambda: build(block="WF"),
+    "denoiser": lambda: build(noise="absorbing"),
+}
 CASES = [(kind, decoder) for kind in "AM" for decoder in AUTOREGRESSIVE] + [
     ("denoiser", decoder) for decoder in DIFFUSION
 ]
+CASES += [("W", Autoregressive()), ("A", Autoregressive(kv_dtype="int8")), ("W", Autoregressive(kv_dtype="int8"))]
 
 
 @pytest.mark.parametrize(("kind", "decoder"), CASES, ids=str)
@@ -103,7 +111,7 @@ def test_no_mask_remains(kind, decoder):
         assert MASK not in row
 
 
-@pytest.mark.parametrize("kind", ["A", "M"])
+@pytest.mark.parametrize("kind", ["A", "M", "W"])
 def test_cached_and_uncached_write_the_same(kind):
     model = MODELS[kind]()
     assert run(Autoregressive(), model, requests())[0] == run(Autoregressive(cache="none"), model, requests())[0]
@@ -206,6 +214,7 @@ def test_natural_stops(decoder):
 
 
 CAUSAL = ModelConfig(vocab_size=V, d_model=64)
+RECURRENT = ModelConfig(vocab_size=V, d_model=64, block="M")
 DENOISER = ModelConfig(vocab_size=V, d_model=64, causal=False, noise="absorbing")
 
 
@@ -213,6 +222,9 @@ DENOISER = ModelConfig(vocab_size=V, d_model=64, causal=False, noise="absorbing"
     ("make", "words"),
     [
         (lambda: Autoregressive(cache="paged"), ["cache='paged'", "state, none"]),
+        (lambda: Autoregressive(kv_dtype="int4"), ["kv_dtype='int4'", "int8"]),
+        (lambda: Autoregressive(kv_dtype="int8", cache="none"), ["kv_dtype=int8", "cache=state"]),
+        (lambda: Autoregressive(kv_dtype="int8").check(RECURRENT, output_len=16), ["kv_dtype=int8", "block='M'"]),
         (lambda: Autoregressive(temperature=-1), ["temperature=-1"]),
         (lambda: Autoregressive(top_k=0), ["top_k=0"]),
         (lambda: Autoregressive(top_p=1.5), ["top_p=1.5"]),
