@@ -1,7 +1,8 @@
 """`transformers` generate as a peer of the native autoregressive decoder, on the very same weights.
 
+It runs whatever the library has: native networks of a known family, and any model that the library computes anyway.
 Peers run in their best documented setting: a growing cache (`DynamicCache`), SDPA attention, logits of the last column
-only, and no logits processor but the one that keeps the mask token out, as the native decoder does. Tokens come as they
+only, and no logits processor but the one that keeps a mask token out, as the native decoder does. Tokens come as they
 come to users of the library: `generate` hands each to a streamer, and the events are what the reader's side sees.
 
 Draws come from torch's generator in float32, so sampled texts differ from the native ones; greedy ones do not.
@@ -11,7 +12,6 @@ Dimension letters: B requests, T columns of the padded prompts.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -24,9 +24,10 @@ from torch import Tensor
 from paradigms.decoding.prompts import right_align
 from paradigms.decoding.sampling import Sampling
 from paradigms.decoding.stopping import Vocabulary, finish
-from paradigms.engines.llama import as_llama, require_llama
-from paradigms.models.config import ModelConfig
-from paradigms.models.stack import Model
+from paradigms.engines.theirs import as_theirs, require_theirs
+from paradigms.models.network import NetworkConfig
+from paradigms.models.transformers_cache import cache_bytes
+from paradigms.models.transformers_model import cache_argument, new_cache
 from paradigms.paradigm import Event, Request, StateBytes
 
 
@@ -42,33 +43,39 @@ class TransformersGenerate(Sampling):
     engine: ClassVar[str] = "transformers"
     depends_on_values: ClassVar[bool] = False
 
-    def check(self, model: ModelConfig, *, output_len: int) -> None:
+    def check(self, model: NetworkConfig, *, output_len: int) -> None:
         """Raise ValueError when this engine cannot drive such a model."""
-        require_llama(model)
+        require_theirs(model)
+        if self.use_cache and not model.has_state:
+            raise ValueError(
+                "decoder.use_cache=true: this model of transformers keeps its state in a way of its own, of which "
+                "nothing could be told; set decoder.use_cache=false"
+            )
 
-    def decode(self, model: Model, requests: Sequence[Request], vocabulary: Vocabulary) -> Iterator[Event]:
+    def decode(self, model: Any, requests: Sequence[Request], vocabulary: Vocabulary) -> Iterator[Event]:
         """One event a forward, each with one token of every row.
 
         Raises:
-            ValueError: a model that is no Llama, or requests of which only some ignore end-of-text.
+            ValueError: a network that the library does not have, or requests of which only some ignore end-of-text.
         """
         natural = {not request.ignore_eos for request in requests}
         if len(natural) > 1:
             raise ValueError(
                 "generate ends all rows of a batch by one rule; let all requests ignore end-of-text, or none"
             )
-        llama = as_llama(model)
+        theirs = as_theirs(model)
         prompt_BT, lengths = right_align([request.prompt for request in requests], model.device)
         B, T = prompt_BT.shape
         prompt_lens = lengths or [T] * B
-        arguments, cache = self._arguments(llama, prompt_BT, prompt_lens)
-        arguments["logits_processor"] = [_NoMask(vocabulary.mask_id)]
+        arguments, cache = self._arguments(theirs, prompt_BT, prompt_lens)
+        if vocabulary.mask_id is not None:
+            arguments["logits_processor"] = [_NoMask(vocabulary.mask_id)]
         arguments["generation_config"] = self._config(requests, vocabulary, natural=natural.pop())
 
         def generate(streamer: _Streamer) -> None:
             if self.temperature > 0:
                 torch.manual_seed(requests[0].seed)
-            llama.generate(**arguments, streamer=streamer)
+            theirs.generate(**arguments, streamer=streamer)
 
         rows: list[list[int]] = [[] for _ in requests]
         unfinished = set(range(B))
@@ -92,18 +99,16 @@ class TransformersGenerate(Sampling):
                 if not unfinished:
                     return
 
-    def _arguments(self, llama: Any, prompt_BT: Tensor, prompt_lens: Sequence[int]) -> tuple[dict[str, Any], Any]:
+    def _arguments(self, theirs: Any, prompt_BT: Tensor, prompt_lens: Sequence[int]) -> tuple[dict[str, Any], Any]:
         """What generate is given, and the cache among it."""
-        from transformers import DynamicCache
-
         column_T = torch.arange(prompt_BT.shape[1], device=prompt_BT.device)
         pads_B1 = prompt_BT.shape[1] - torch.tensor(prompt_lens, device=prompt_BT.device)[:, None]
         arguments: dict[str, Any] = {"inputs": prompt_BT, "attention_mask": (column_T >= pads_B1).long()}
         if not self.use_cache:
             return arguments, None
-        cache = DynamicCache(config=llama.config)
-        renamed = "cache" in inspect.signature(llama.forward).parameters  # by transformers 5.24
-        arguments["cache" if renamed else "past_key_values"] = cache
+        cache = new_cache(theirs)
+        assert cache is not None, "checked before"
+        arguments[cache_argument(theirs)] = cache
         return arguments, cache
 
     def _config(self, requests: Sequence[Request], vocabulary: Vocabulary, *, natural: bool) -> Any:
@@ -125,9 +130,7 @@ def _state_bytes(cache: Any, prompt_lens: Sequence[int], n: int) -> Callable[[],
     """Bytes when n + 1 tokens are out, the newest not read back yet; the engine may be further when somebody asks."""
 
     def state() -> StateBytes:
-        column_bytes = sum(layer.keys[0, :, 0].nbytes + layer.values[0, :, 0].nbytes for layer in cache.layers)
-        used = sum(length + n for length in prompt_lens)
-        return StateBytes(used * column_bytes, len(prompt_lens) * (max(prompt_lens) + n) * column_bytes)
+        return StateBytes(*cache_bytes(cache, [length + n for length in prompt_lens], max(prompt_lens) + n))
 
     return state
 

@@ -7,7 +7,7 @@ import torch
 
 from paradigms.decoding.autoregressive import Autoregressive
 from paradigms.decoding.native import NativeParadigm
-from paradigms.engines.llama import as_llama
+from paradigms.engines.theirs import as_theirs
 from paradigms.engines.transformers_generate import TransformersGenerate
 from paradigms.measure.clock import HostClock
 from paradigms.measure.memory import peak_memory
@@ -73,13 +73,13 @@ def test_logits_are_those_of_the_native_model(changes):
     with torch.no_grad():
         expected = native(tokens)
         torch.testing.assert_close(
-            as_llama(native)(tokens).logits, expected, rtol=0, atol=1e-5 * expected.abs().max().item()
+            as_theirs(native)(tokens).logits, expected, rtol=0, atol=1e-5 * expected.abs().max().item()
         )
 
 
 def test_weights_are_converted_once_and_laid_out_as_transformers_does(model):
-    llama = as_llama(model)
-    assert as_llama(model) is llama
+    llama = as_theirs(model)
+    assert as_theirs(model) is llama
     assert sum(parameter.numel() for parameter in llama.parameters()) == model.config.num_parameters()
     assert llama.lm_head.weight.data_ptr() == llama.model.embed_tokens.weight.data_ptr()
     assert all(parameter.is_contiguous() for parameter in llama.parameters())
@@ -157,7 +157,7 @@ def test_stop_string_ends_the_row(model):
 
 def test_closing_early_ends_generate(model, monkeypatch):
     """It stops where it stands, cleans up, and the next run is not disturbed."""
-    llama, ended = as_llama(model), []
+    llama, ended = as_theirs(model), []
     plain = llama.generate
 
     def watched(**arguments):
@@ -181,7 +181,7 @@ def test_an_error_inside_generate_reaches_the_caller(model, monkeypatch):
     def fail(**_):
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr(as_llama(model), "generate", fail)
+    monkeypatch.setattr(as_theirs(model), "generate", fail)
     with pytest.raises(RuntimeError, match="out of luck"):
         list(TransformersGenerate().decode(model, requests(PROMPTS[0]), Vocabulary()))
 
@@ -206,7 +206,7 @@ def test_memory_probe_sees_the_engine(model):
     with peak_memory("cpu") as streamed:
         list(decoder.decode(model, batch, Vocabulary()))
     with peak_memory("cpu") as direct, torch.inference_mode():
-        as_llama(model).generate(
+        as_theirs(model).generate(
             torch.tensor(PROMPTS), max_new_tokens=12, do_sample=False, suppress_tokens=[MASK], pad_token_id=EOS
         )
     assert streamed.tensor_bytes == pytest.approx(direct.tensor_bytes, rel=0.02)
@@ -214,12 +214,12 @@ def test_memory_probe_sees_the_engine(model):
 
 
 def test_what_cannot_run_is_said(model):
-    with pytest.raises(ValueError, match=r"model\.causal=False is no Llama"):
+    with pytest.raises(ValueError, match=r"model\.causal=False"):
         TransformersGenerate().check(
             ModelConfig(vocab_size=V, d_model=32, causal=False, noise="absorbing"), output_len=8
         )
-    with pytest.raises(ValueError, match="block='M'"):
-        as_llama(ModelConfig(vocab_size=V, d_model=32, block="M", num_blocks=1).build())
+    with pytest.raises(ValueError, match="no model of transformers computes this network"):
+        as_theirs(ModelConfig(vocab_size=V, d_model=32, block="AFF", num_blocks=1).build())
     mixed = [*requests(PROMPTS[0]), *requests(PROMPTS[1], ignore_eos=False)]
     with pytest.raises(ValueError, match="all requests ignore end-of-text"):
         next(iter(TransformersGenerate().decode(model, mixed, Vocabulary())))
