@@ -13,6 +13,7 @@ Dimension letters: R rows, K experts of a row, X experts, E model width, I inner
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -84,5 +85,7 @@ def _weighted_sums(table: Tensor, places: Tensor, weights: Tensor) -> Tensor:
     return F.embedding_bag(places, table, mode="sum", per_sample_weights=weights)
 
 
+@cache
 def _count(size: int, device: torch.device) -> Tensor:
-    return torch.arange(size, device=device)
+    with torch.inference_mode(False):
+        return torch.arange(size, device=device)

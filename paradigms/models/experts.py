@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from paradigms.models import expert_products
 from paradigms.models.feed_forward import FeedForward
 from paradigms.models.layers import Span, matrix, positive
+from paradigms.models.one_token import Place, Step
 from paradigms.models.state import StateSpec
 
 if TYPE_CHECKING:
@@ -147,20 +148,31 @@ class Experts(nn.Module):
     def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> None:
         return None
 
+    def one_token(self, state: None) -> Step:
+        """See `one_token`."""
+        shared = self.shared.one_token(None) if self.config.num_shared else None
+
+        def step(x_1E: Tensor, place: Place) -> Tensor:
+            y_1E = self._routed(x_1E, on_device=False)
+            return y_1E if shared is None else self._with_shared(y_1E, x_1E, shared(x_1E, place))
+
+        return step
+
     def forward(self, x_RE: Tensor, span: Span, state: None) -> Tensor:
+        y_RE = self._routed(x_RE, on_device=span.on_device)
+        return self._with_shared(y_RE, x_RE, self.shared(x_RE, span, None)) if self.config.num_shared else y_RE
+
+    def _routed(self, x_RE: Tensor, *, on_device: bool) -> Tensor:
         chosen_RK, weight_RK = self.route(x_RE)
         if _touched is not None:
             _touched.add(chosen_RK)
-        products = expert_products.choose(x_RE, self.gate_up, on_device=span.on_device)
-        y_RE = products(x_RE, chosen_RK, weight_RK, self.gate_up, self.down)
-        if not self.config.num_shared:
-            return y_RE
-        shared_RE = self.shared(x_RE, span, None)
-        return (
-            torch.addcmul(y_RE, (x_RE @ self.shared_gate).sigmoid(), shared_RE)
-            if self.config.shared_gate
-            else y_RE + shared_RE
-        )
+        products = expert_products.choose(x_RE, self.gate_up, on_device=on_device)
+        return products(x_RE, chosen_RK, weight_RK, self.gate_up, self.down)
+
+    def _with_shared(self, y_RE: Tensor, x_RE: Tensor, shared_RE: Tensor) -> Tensor:
+        if not self.config.shared_gate:
+            return y_RE + shared_RE
+        return torch.addcmul(y_RE, (x_RE @ self.shared_gate).sigmoid(), shared_RE)
 
     def route(self, x_RE: Tensor) -> tuple[Tensor, Tensor]:
         """The experts of each row, and their weights."""

@@ -23,9 +23,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paradigms.models import latent_step
 from paradigms.models.kernels import product
 from paradigms.models.kv_cache import KVCache
 from paradigms.models.layers import Span, matrix, positive, rms_norm
+from paradigms.models.one_token import Step
 from paradigms.models.rotary import RopeScaling, Rotary, rotate
 from paradigms.models.state import SlotState, StateSpec
 
@@ -170,6 +172,10 @@ class LatentAttention(nn.Module):
             return KVCache(torch.zeros(*shape, c.key_dim, **to), torch.zeros(*shape, c.value_dim, **to))
         return LatentCache(torch.zeros(batch_size, capacity, c.kv_rank + c.rope_dim, **to))
 
+    def one_token(self, cache: KVCache | LatentCache) -> Step:
+        """See `one_token`."""
+        return latent_step.one_token(self, cache)
+
     def forward(self, x_RE: Tensor, span: Span, cache: KVCache | LatentCache | None) -> Tensor:
         c = self.config
         q_BHTN, q_BHTP, latents_BSC = self._project(x_RE, span)
@@ -179,7 +185,7 @@ class LatentAttention(nn.Module):
         if cache is not None and not span.is_causal and c.absorbs(q_BHTN.shape[2]):
             y_BHTV = self._absorbed(q_BHTN, q_BHTP, latents_BSC, span)
         else:
-            k_BHSD, v_BHSV = self._expand(latents_BSC)
+            k_BHSD, v_BHSV = self.expand(latents_BSC)
             if isinstance(cache, KVCache):
                 k_BHSD, v_BHSV = cache.through(k_BHSD, v_BHSV, span)
             y_BHTV = self._attend(torch.cat((q_BHTN, q_BHTP), -1), k_BHSD, v_BHSV, span)
@@ -202,7 +208,7 @@ class LatentAttention(nn.Module):
         q_BHTN = q_RX.reshape(B, -1, c.num_heads, c.nope_dim).transpose(1, 2)
         return q_BHTN, turn_BHTP[:, :-1], torch.cat((latent_BTC, turn_BHTP[:, -1]), -1)
 
-    def _expand(self, latents_BSC: Tensor) -> tuple[Tensor, Tensor]:
+    def expand(self, latents_BSC: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of every head."""
         c = self.config
         latent_BSC, k_BSP = latents_BSC.split((c.kv_rank, c.rope_dim), -1)
