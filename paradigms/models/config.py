@@ -45,7 +45,8 @@ LAYERS: dict[str, Any] = {  # letter -> config of that kind of layer; its `key` 
 }
 PARTS: dict[str, Any] = {kind.key: kind for kind in LAYERS.values()}
 NOISES = ("absorbing",)
-FREE = ("feed_forward", "shared_attention", "mamba2", "mamba", "experts")  # what target_parameters resizes: the first
+# What target_parameters resizes: the first.
+FREE = ("feed_forward", "shared_attention", "mamba2", "mamba", "mamba3", "experts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class ModelConfig:
         max_positions: positions the model was built for; longer input is refused.
         norm_eps: added to the mean square in every norm.
         tied_head: the output head is the embedding; otherwise it has a matrix of its own.
-        attention, feed_forward, mamba2, mamba, latent_attention, experts, sliding_attention, parallel_heads,
+        attention, feed_forward, mamba2, mamba, mamba3, latent_attention, experts, sliding_attention, parallel_heads,
             shared_attention: the layers that the block's letters name; None takes the defaults of a kind that is named,
             and a kind that is not named must be left out.
         target_parameters: solve a free width (of the feed-forward, or the state in a stack without one) so that
@@ -83,6 +84,7 @@ class ModelConfig:
     feed_forward: FeedForwardConfig | None = None
     mamba2: Mamba2Config | None = None
     mamba: MambaConfig | None = None
+    mamba3: Mamba3Config | None = None
     latent_attention: LatentAttentionConfig | None = None
     experts: ExpertsConfig | None = None
     sliding_attention: SlidingAttentionConfig | None = None

@@ -58,13 +58,14 @@ def causal_conv1d_kernels() -> ConvKernels | None:
 
 def in_use(device: torch.device, layers: str) -> str:
     """Names of what runs the layers, joined by +, for the records."""
-    found = [name for letters, name in (("M", "torch_ssd"), ("SPZ", "torch_scan")) if set(letters) & set(layers)]
-    if not found:
-        return "torch_sdpa"
-    if device.type == "cuda":
+    kinds = set(layers)
+    found = [name for letters, name in (("M", "torch_ssd"), ("SPZ", "torch_scan")) if kinds & set(letters)]
+    if found and device.type == "cuda":
         found = ["mamba_ssm"] if mamba_ssm_kernels() else found
         found += ["causal_conv1d"] if causal_conv1d_kernels() else []
-    return "+".join(found)
+    if "T" in kinds and "torch_ssd" not in found:
+        found.append("torch_ssd")
+    return "+".join(found) or "torch_sdpa"
 
 
 def _mamba_ssm(x: Tensor) -> MambaKernels | None:

@@ -55,24 +55,33 @@ def ssd_chunked(
     chunk_len: int,
 ) -> tuple[Tensor, Tensor]:
     """The same by chunks of `chunk_len` tokens. Returns y_BTHP and the state after the last token."""
-    B, T, H, P = x_BTHP.shape
+    return ssd_scan(x_BTHP * dt_BTH[..., None], dt_BTH * A_H, B_BTGN, C_BTGN, state_BHPN, chunk_len)
+
+
+def ssd_scan(
+    u_BTHP: Tensor, decay_BTH: Tensor, B_BTGN: Tensor, C_BTGN: Tensor, state_BHPN: Tensor | None, chunk_len: int
+) -> tuple[Tensor, Tensor]:
+    """h_t = exp(decay_t) h_{t-1} + u_t B_t^T, y_t = h_t C_t, by chunks of `chunk_len` tokens. Returns y_BTHP and the
+    state after the last token.
+    """
+    B, T, H, P = u_BTHP.shape
     G, N = B_BTGN.shape[2:]
     L = min(chunk_len, T)
     pad = -T % L
-    if pad:  # dt = 0 leaves the state as it is
-        x_BTHP = F.pad(x_BTHP, (0, 0, 0, 0, 0, pad))
-        dt_BTH = F.pad(dt_BTH, (0, 0, 0, pad))
+    if pad:  # no input and no decay leave the state as it is
+        u_BTHP = F.pad(u_BTHP, (0, 0, 0, 0, 0, pad))
+        decay_BTH = F.pad(decay_BTH, (0, 0, 0, pad))
         B_BTGN, C_BTGN = (F.pad(value, (0, 0, 0, 0, 0, pad)) for value in (B_BTGN, C_BTGN))
     Z, R = (T + pad) // L, H // G
 
     # Layouts in which every contraction is a plain batched matrix product; R heads share a group's B and C.
-    u_BZGRLP = (x_BTHP * dt_BTH[..., None]).view(B, Z, L, G, R, P).permute(0, 1, 3, 4, 2, 5)
+    u_BZGRLP = u_BTHP.view(B, Z, L, G, R, P).permute(0, 1, 3, 4, 2, 5)
     B_BZGLN, C_BZGLN = (value.view(B, Z, L, G, N).transpose(2, 3) for value in (B_BTGN, C_BTGN))
-    a_BZGRL = (dt_BTH * A_H).view(B, Z, L, G, R).permute(0, 1, 3, 4, 2).cumsum(-1)  # log decay since the chunk began
+    a_BZGRL = decay_BTH.view(B, Z, L, G, R).permute(0, 1, 3, 4, 2).cumsum(-1)  # log decay since the chunk began
 
     # Within a chunk: attention with decay as its mask.
     gap = a_BZGRL[..., :, None] - a_BZGRL[..., None, :]
-    later = torch.ones(L, L, dtype=torch.bool, device=x_BTHP.device).triu(1)
+    later = torch.ones(L, L, dtype=torch.bool, device=u_BTHP.device).triu(1)
     weights = (C_BZGLN @ B_BZGLN.transpose(-1, -2))[:, :, :, None] * gap.masked_fill(later, float("-inf")).exp()
     y = weights @ u_BZGRLP
 
@@ -80,7 +89,7 @@ def ssd_chunked(
     to_end = (a_BZGRL[..., -1:] - a_BZGRL).exp()[..., None]
     added = (u_BZGRLP * to_end).transpose(-1, -2) @ B_BZGLN[:, :, :, None]  # B Z G R P N
     whole = a_BZGRL[..., -1].exp()[..., None, None]
-    state = x_BTHP.new_zeros(B, G, R, P, N) if state_BHPN is None else state_BHPN.view(B, G, R, P, N).to(added.dtype)
+    state = u_BTHP.new_zeros(B, G, R, P, N) if state_BHPN is None else state_BHPN.view(B, G, R, P, N).to(added.dtype)
     starts = []
     for chunk_added, chunk_decay in zip(added.unbind(1), whole.unbind(1), strict=True):
         starts.append(state)

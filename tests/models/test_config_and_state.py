@@ -13,6 +13,7 @@ from paradigms.models.experts import ExpertsConfig
 from paradigms.models.latent_attention import LatentAttentionConfig
 from paradigms.models.mamba import MambaConfig
 from paradigms.models.mamba2 import Mamba2Config
+from paradigms.models.mamba3 import Mamba3Config
 from paradigms.models.parallel_heads import ParallelHeadsConfig
 from paradigms.models.shared_attention import SharedAttentionConfig
 from paradigms.models.sliding_attention import SlidingAttentionConfig
@@ -29,6 +30,8 @@ VARIANTS = [
     {"block": "M", "mamba2": Mamba2Config(num_groups=2, d_state=12, head_dim=16, d_conv=3)},
     {"block": "M", "mamba2": Mamba2Config(expand=None, d_inner=96, head_dim=16, conv_bias=False, norm=None)},
     {"block": "M", "mamba2": Mamba2Config(proj_bias=True)},
+    {"block": "T"},
+    {"block": "T", "mamba3": Mamba3Config(num_groups=2, d_state=10, head_dim=16, rope_fraction=1.0)},
     {"block": "MAF"},
     {"block": "S"},
     {"block": "S", "mamba": MambaConfig(d_inner=40, d_state=3, d_conv=3, dt_rank=5, conv_bias=False, proj_bias=True)},

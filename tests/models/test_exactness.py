@@ -19,6 +19,7 @@ from paradigms.models.experts import ExpertsConfig
 from paradigms.models.latent_attention import LatentAttentionConfig
 from paradigms.models.mamba import MambaConfig
 from paradigms.models.mamba2 import Mamba2Config
+from paradigms.models.mamba3 import Mamba3Config
 from paradigms.models.parallel_heads import ParallelHeadsConfig
 from paradigms.models.rotary import RopeScaling
 from paradigms.models.shared_attention import SharedAttentionConfig
@@ -92,6 +93,7 @@ CONFIGS = {
             chunk_len=7,
         ),
     ),
+    "mamba3": ModelConfig(**SIZES, block="T", mamba3=Mamba3Config(head_dim=16, d_state=8, num_groups=2, chunk_len=5)),
     "denoiser": ModelConfig(**SIZES, causal=False, noise="absorbing", shift_logits=True),
     "latent attention": ModelConfig(**SIZES, block="LF", latent_attention=LatentAttentionConfig(kv_rank=24, q_rank=40)),
     "latent expanded at each step": ModelConfig(**SIZES, block="LF", latent_attention=LATENT),
