@@ -1,4 +1,4 @@
-"""What all mixers share: weight matrices, the norm, rotary positions, the span of positions that a forward covers.
+"""What all mixers share: weight matrices, the norm, the span of positions that a forward covers.
 
 Dimension letters: B batch, T tokens in, R = B T rows, S slots seen, H heads, D head width, E model width.
 """
@@ -13,9 +13,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from paradigms.models.rotary import Rotary as Rotary
-from paradigms.models.rotary import rotate as rotate
 
 
 def matrix(num_inputs: int, num_outputs: int) -> nn.Parameter:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from paradigms.models import kernels, one_token
 from paradigms.models.config import ModelConfig
-from paradigms.models.layers import Rotary, Span, matrix, rms_norm
+from paradigms.models.layers import Span, matrix, rms_norm
+from paradigms.models.rotary import Rotary
 from paradigms.models.span import host_span
 from paradigms.models.state import Form, LayerState, State, StateSpec, initial_capacity
 
