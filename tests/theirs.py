@@ -20,6 +20,88 @@ SIZES: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+_MAMBA2 = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
+_MIXED = ["mamba", "attention", "mamba", "attention"]
+_PURE = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}
+ARCHITECTURES: dict[str, dict[str, Any]] = {  # model type -> what makes a tiny one of it
+    "llama": {},
+    "qwen2": {},
+    "mamba": _PURE,
+    "falcon_mamba": _PURE,
+    "mamba2": {**_PURE, "num_heads": 4, "head_dim": 16, "n_groups": 2, "chunk_size": 8},
+    "jamba": {
+        "num_hidden_layers": 4,
+        "num_experts": 4,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "mamba_d_state": 8,
+        "mamba_dt_rank": 4,
+        "use_mamba_kernels": False,
+    },
+    "zamba2": {
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 4,
+        "mamba_d_state": 8,
+        "n_mamba_heads": 4,
+        "mamba_headdim": 16,
+        "mamba_ngroups": 1,
+        "adapter_rank": 8,
+        "use_mem_rope": True,
+        "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
+        "chunk_size": 8,
+        "use_mamba_kernels": False,
+    },
+    "bamba": {"num_hidden_layers": 4, "attn_layer_indices": [1, 3], **_MAMBA2},
+    "falcon_h1": {"head_dim": 16, "mamba_d_ssm": 64, **_MAMBA2},
+    "nemotron_h": {
+        "num_hidden_layers": 4,
+        "head_dim": 16,
+        "layers_block_type": ["mamba", "attention", "mamba", "mlp"],
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 16,
+        "ssm_state_size": 8,
+        "n_groups": 1,
+        "chunk_size": 8,
+    },
+    "granitemoehybrid": {
+        "num_hidden_layers": 4,
+        "layer_types": _MIXED,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 48,
+        **_MAMBA2,
+    },
+    "deepseek_v3": {
+        "num_key_value_heads": 4,
+        "q_lora_rank": 32,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 16,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 2,
+        "topk_group": 1,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+        "n_shared_experts": 1,
+    },
+    "qwen3_next": {
+        "num_hidden_layers": 4,
+        "head_dim": 16,
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+    },
+}
 SPECIAL = ("<unk>", "<s>", "</s>")
 
 
@@ -31,10 +113,12 @@ def write_folder(
     weights: bool = True,
     **changes: Any,
 ) -> Path:
-    """A model folder; the values of SIZES that a model type does not know are its own business."""
+    """A model folder; values of SIZES that a model type does not know are left out."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.for_model(model_type, **{**SIZES, **changes})
+    known = AutoConfig.for_model(model_type)
+    sizes = {name: value for name, value in SIZES.items() if hasattr(known, name)}
+    config = AutoConfig.for_model(model_type, **{**sizes, **ARCHITECTURES.get(model_type, {}), **changes})
     folder.mkdir(parents=True, exist_ok=True)
     if weights:
         torch.manual_seed(0)
@@ -49,6 +133,15 @@ def write_folder(
     if tokenizer is not None:
         (folder / "tokenizer.json").write_text(library_json(tokenizer))
     return folder
+
+
+class Vocabulary:
+    """Of a model without mask token."""
+
+    bos_id, eos_id, mask_id, vocab_size = SIZES["bos_token_id"], SIZES["eos_token_id"], None, SIZES["vocab_size"]
+
+    def decode(self, ids):
+        return " ".join(map(str, ids))
 
 
 @lru_cache(maxsize=4)

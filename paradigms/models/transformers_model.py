@@ -35,7 +35,7 @@ CONTINUE = (  # recurrent models that take several tokens at once behind a state
     "granitemoehybrid",
     "qwen3_next",
 )
-ELSEWHERE = ("recurrent_gemma",)  # keep part of their state in the modules, so that two texts would share it
+ELSEWHERE = ("recurrent_gemma", "blt")  # state in the modules, which two texts would share; caches within a cache
 
 
 def transformers_config(path: str, max_positions: int | None = None) -> TransformersConfig:
