@@ -3,8 +3,8 @@
 What a slot holds follows from the length of its row alone, so nothing but the tensors needs to be kept. In 8 bits, as
 in `kv_cache`.
 
-Dimension letters: B batch, T tokens in, S slots of the ring, X slots and new columns side by side (of
-numbers: keys and values side by side), K key-value heads, D head width.
+Dimension letters: B batch, T tokens in, S slots of the ring, U slots and new columns side by side, K key-value heads, X
+= 2 K, D head width.
 """
 
 from __future__ import annotations
@@ -120,11 +120,11 @@ class Places:
     """Who sees whom when several tokens come to a ring, and where they go.
 
     Attributes:
-        mask_B1TX: which slots and new columns each new token sees.
+        mask_B1TU: which slots and new columns each new token sees.
         source_BS: for each slot, the place among slots and new columns of what it holds afterwards.
     """
 
-    mask_B1TX: Tensor
+    mask_B1TU: Tensor
     source_BS: Tensor
 
     @staticmethod
@@ -145,10 +145,10 @@ class Places:
         old_BTS = (held_BS >= 0)[:, None] & (position_BT[..., None] - held_BS[:, None] < window)
         token_BT = column_T >= pads_B1
         new_BTT = band(T, window, position_BT.device) & token_BT[:, None]
-        mask_BTX = torch.cat((old_BTS, new_BTT), 2) | ~token_BT[..., None]  # padding sees anything: no row is empty
+        mask_BTU = torch.cat((old_BTS, new_BTT), 2) | ~token_BT[..., None]  # padding sees anything: no row is empty
         is_new_BS = held(after_B1) >= before_B1
         column_BS = pads_B1 + held(after_B1) - before_B1
-        return Places(mask_BTX[:, None], torch.where(is_new_BS, num_slots + column_BS, slot_S))
+        return Places(mask_BTU[:, None], torch.where(is_new_BS, num_slots + column_BS, slot_S))
 
 
 def positions(span: Span, num_columns: int, device: torch.device) -> Tensor:

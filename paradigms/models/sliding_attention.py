@@ -87,7 +87,7 @@ class SlidingAttention(Attention):
         beside = ring.beside(new)
         if span.write:
             ring.take(beside, places.source_BS)
-        return self.merge(self.attend(q_BHTD, *ring.decode(*beside), places.mask_B1TX))
+        return self.merge(self.attend(q_BHTD, *ring.decode(*beside), places.mask_B1TU))
 
     def _step_mask(self, span: Span, ring: RingState) -> Tensor | None:
         """Slots that rows of different lengths have filled; rows of one length have filled all that they look at."""
