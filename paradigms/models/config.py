@@ -66,8 +66,8 @@ class ModelConfig:
         attention, feed_forward, mamba2, mamba, mamba3, latent_attention, experts, sliding_attention, parallel_heads,
             shared_attention: the layers that the block's letters name; None takes the defaults of a kind that is named,
             and a kind that is not named must be left out.
-        target_parameters: solve a free width (of the feed-forward, or the state in a stack without one) so that
-            `num_parameters()` comes within 1 % of this; None keeps the widths as given.
+        target_parameters: solve a free width (of the feed-forward; in a stack without one, the `free` field of the
+            first part in `FREE`) so that `num_parameters()` comes within 1 % of this; None keeps the widths as given.
     """
 
     vocab_size: int
