@@ -20,6 +20,7 @@ import torch
 
 import paradigms
 from paradigms.cell import Cell
+from paradigms.data.cache import cache_folder
 from paradigms.data.splits import Corpus
 from paradigms.data.stream import prompts, token_stream
 from paradigms.data.tokenizers import StreamDecoder, Tokenizer
@@ -34,6 +35,7 @@ from paradigms.measure.speed import probe_s
 from paradigms.measure.timeline import record
 from paradigms.measure.warmup import Warmup, warm_up
 from paradigms.measure.weight_reads import WeightReads
+from paradigms.models.execution import Prepared, execute, keep_compiled
 from paradigms.paradigm import Event, Outline, Paradigm, Request, StateBytes
 from paradigms.scores import heldout_columns, judge, score
 from paradigms.training.printed import Printed
@@ -55,13 +57,14 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
     set_threads(cell.device.threads)
 
     started = time.perf_counter()
-    weights = _weights(cell, device)
+    weights, model = _weights(cell, device)
     corpus = load_corpus(cell.corpus)
-    paradigm = NativeParadigm(weights.model, cell.decoder, weights.tokenizer)
+    paradigm = NativeParadigm(model, cell.decoder, weights.tokenizer)
     requests = partial(make_requests, cell, round_index, corpus=corpus, tokenizer=weights.tokenizer)
     load_s = time.perf_counter() - started
 
     clock = clock_for(device, cell.measure.timeline)
+    at_start = Prepared.of(model)
     warmup = warm_up(
         paradigm,
         partial(requests, 0),
@@ -71,13 +74,16 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
     )
 
     noise = NoiseReader(device)
+    warm = after_warmup = Prepared.of(model)
     probe_before_s = probe_s()
     noise.before()
     outline = _outline_of_long_run(cell, paradigm, warmup)
     recordings: list[Recording] = []
     extrapolation = None
     if outline is None:
-        recordings = _timed_repeats(cell, paradigm, requests, weights.tokenizer, clock)
+        while not recordings or Prepared.of(model).compile_s > warm.compile_s:  # what compiled meanwhile is not timed
+            warm = Prepared.of(model)
+            recordings = _timed_repeats(cell, paradigm, requests, weights.tokenizer, clock)
     else:
         extrapolation = extrapolate(paradigm, requests(0), outline, clock=clock)
     readings = {**noise.after(), "probe_before_s": probe_before_s, "probe_after_s": probe_s()}
@@ -87,8 +93,9 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
         **readings,
         "import_s": IMPORT_S,
         "load_s": load_s,
-        "compile_s": 0.0,
-        "warmup_s": warmup.seconds,
+        "compile_s": warm.compile_s - at_start.compile_s,
+        "eager_share": warm.eager_share(Prepared.of(model)),
+        "warmup_s": warmup.seconds - (after_warmup.compile_s - at_start.compile_s),
         "num_warmups": warmup.num_runs,
         "warmup_steady": warmup.steady,
         "steady_s": extrapolation.spent_s if extrapolation else sum(recording.wall_s for recording in recordings),
@@ -164,21 +171,24 @@ def _timed_repeats(cell: Cell, paradigm: Paradigm, requests: Any, tokenizer: Tok
     return recordings
 
 
-_ready: list[tuple[Any, Weights]] = []  # the last weights of this process, and what asked for them
+_ready: list[tuple[Any, Weights, Any]] = []  # the last weights of this process, what asked for them, how they are run
 
 
-def _weights(cell: Cell, device: torch.device) -> Weights:
-    """Weights on the device, in the cell's dtype; units that share a process share them (sweep.units_per_process)."""
+def _weights(cell: Cell, device: torch.device) -> tuple[Weights, Any]:
+    """Weights on the device, in the cell's dtype, and the model that runs them as the cell wants it; units that share a
+    process share them (sweep.units_per_process).
+    """
     asked = (cell.train, cell.wanted, cell.device)
     if not _ready or _ready[0][0] != asked:
         _ready.clear()
         weights = cell.train.load(cell.wanted, report=lambda what, done, total: None)
         weights.model.to(device=device, dtype=getattr(torch, cell.device.dtype)).eval().requires_grad_(False)
-        _ready.append((asked, weights))
+        keep_compiled(cache_folder() / "inductor")
+        _ready.append((asked, weights, execute(weights.model, cell.device.execution)))
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()  # what the units before left behind
-    return _ready[0][1]
+    return _ready[0][1:]
 
 
 def _outline_of_long_run(cell: Cell, paradigm: NativeParadigm, warmup: Warmup) -> Outline | None:
@@ -232,7 +242,8 @@ def _watch(
     paradigm: NativeParadigm, events: Iterator[Event], states: list[StateBytes], device: torch.device
 ) -> dict[str, int | None]:
     """Peaks of memory while the events come; the states that they carry are added to `states`."""
-    with peak_memory(device, base=paradigm.model.parameters()) as peaks:
+    tensors = paradigm.describe()["execution"] == "eager"
+    with peak_memory(device, base=paradigm.model.parameters(), tensors=tensors) as peaks:
         for event in events:
             if event.state is not None:
                 states.append(event.state())

@@ -11,9 +11,11 @@ from typing import Any
 
 from paradigms.decoding.native import Decoder
 from paradigms.measure.environment import gpu_names, usable_cores
+from paradigms.models.config import ModelConfig
+from paradigms.models.execution import missing
 from paradigms.models.network import NetworkConfig
 from paradigms.weights import HELDOUT_WINDOW, CorpusConfig, TokenizerConfig, Wanted, WeightSource
-from paradigms.workload import Device, Measure, Workload
+from paradigms.workload import EXECUTIONS, Device, Measure, Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +81,28 @@ class Cell:
                 f"workload.stop={work.stop} ends where the text ends, which nobody can extrapolate; "
                 "use workload=fixed_length, or measure.extrapolate_over_s=null"
             )
+        self._check_execution()
         self._check_values(work)
         if getattr(self.corpus, "check", None):
             self.corpus.check()  # type: ignore[attr-defined]
         if getattr(self.tokenizer, "check", None):
             needs_bytes = self.measure.quality or self.measure.timeline == "delivered"
             self.tokenizer.check(needs_text=work.prompts == "heldout", needs_bytes=needs_bytes)  # type: ignore[attr-defined]
+
+    def _check_execution(self) -> None:
+        """What this machine, decoder and model can run otherwise than operator by operator."""
+        execution = self.device.execution
+        possible = getattr(self.decoder, "executions", EXECUTIONS)  # decoders say so where it is not all
+        if self.decoder.engine == "native" and not isinstance(self.model, ModelConfig):
+            possible = ("eager",)
+        if execution not in possible:
+            raise ValueError(
+                f"device.execution={execution} is not possible for paradigm={self.paradigm['name']}; "
+                f"it can run {' or '.join(possible)}, and all paradigms of a comparison should run alike"
+            )
+        lacking = missing(execution, has_cuda=self.device.name != "cpu" and bool(gpu_names()))
+        if lacking:
+            raise ValueError(lacking)
 
     def _check_values(self, work: Workload) -> None:
         """What needs trained weights, and how long a text they were trained for."""

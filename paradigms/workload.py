@@ -7,6 +7,7 @@ from dataclasses import dataclass
 STOPS = ("length", "natural")
 PROMPTS = ("heldout", "random")
 TIMELINES = ("device", "delivered")
+EXECUTIONS = ("eager", "compile", "cuda_graph")
 
 
 def _at_least(name: str, value: float, low: float) -> None:
@@ -123,13 +124,17 @@ class Device:
         name: `auto` (CUDA when there is one), `cpu` or `cuda`.
         threads: intra-op CPU threads; a factor, since the best number depends on model and machine.
         dtype: of weights and activations.
+        execution: `eager` runs operator by operator, `compile` what torch.compile makes of it, `cuda_graph` recordings
+            of steps; `models.execution` says what that changes for each kind of forward.
     """
 
     name: str = "auto"
     threads: int = 1
     dtype: str = "float32"
+    execution: str = "eager"
 
     def __post_init__(self) -> None:
         _one_of("device.name", self.name, ("auto", "cpu", "cuda"))
         _one_of("device.dtype", self.dtype, ("float32", "float64", "bfloat16"))
         _at_least("device.threads", self.threads, 1)
+        _one_of("device.execution", self.execution, EXECUTIONS)

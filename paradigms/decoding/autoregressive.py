@@ -56,6 +56,11 @@ class Autoregressive(Sampling):
                 "set decoder.cache=state"
             )
 
+    @property
+    def executions(self) -> tuple[str, ...]:
+        """Ways to run forwards: a text that is read again at each step fits no recording, as its length changes."""
+        return ("eager", "compile", "cuda_graph") if self.cache == "state" else ("eager", "compile")
+
     def check(self, model: NetworkConfig, *, output_len: int) -> None:
         """Raise ValueError when this decoder cannot drive such a model."""
         if not model.causal:

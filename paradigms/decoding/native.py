@@ -47,4 +47,10 @@ class NativeParadigm:
         return known(output_len) if known else None
 
     def describe(self) -> dict[str, Any]:
-        return {"engine": self.decoder.engine, "kernels": self.model.kernels(), "execution": "eager"}
+        execution = getattr(self.model, "execution", "eager")
+        return {
+            "engine": self.decoder.engine,
+            "kernels": self.model.kernels(),
+            "execution": execution,
+            "execution_prompts": getattr(self.model, "execution_prompts", execution),
+        }

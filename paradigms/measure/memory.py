@@ -59,7 +59,9 @@ class PeakMemory:
 
 
 @contextmanager
-def peak_memory(device: torch.device | str, *, base: Iterable[torch.Tensor] = ()) -> Iterator[PeakMemory]:
+def peak_memory(
+    device: torch.device | str, *, base: Iterable[torch.Tensor] = (), tensors: bool = True
+) -> Iterator[PeakMemory]:
     """Measure the peaks of a block.
 
     Every mark is reset on entry, after a garbage collection, so nothing of an earlier cell is counted; on CUDA the
@@ -68,6 +70,7 @@ def peak_memory(device: torch.device | str, *, base: Iterable[torch.Tensor] = ()
     Args:
         device: `cpu` or `cuda`; decides which readings exist.
         base: tensors that live before the block and count even if no operator touches them; others are discovered.
+        tensors: False leaves tensor bytes out on a CPU: what sees them keeps compiled programs from running.
 
     Raises:
         ValueError: another kind of device.
@@ -83,7 +86,7 @@ def peak_memory(device: torch.device | str, *, base: Iterable[torch.Tensor] = ()
             torch.cuda.synchronize(device)
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
-        else:
+        elif tensors:
             tracker = _StorageTracker(base)
             stack.callback(tracker.stop)
             stack.enter_context(tracker)
@@ -93,7 +96,7 @@ def peak_memory(device: torch.device | str, *, base: Iterable[torch.Tensor] = ()
         peaks.rss_bytes = _peak_rss() if rss_was_reset else None
         if tracker is not None:
             peaks.tensor_bytes, peaks.base_bytes = tracker.peak_bytes, tracker.base_bytes
-        else:
+        elif device.type == "cuda":
             torch.cuda.synchronize(device)
             peaks.cuda_allocated_bytes = torch.cuda.max_memory_allocated(device)
             peaks.cuda_reserved_bytes = torch.cuda.max_memory_reserved(device)

@@ -32,8 +32,9 @@ import sysconfig
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -44,24 +45,45 @@ from paradigms.models.span import device_span, host_span
 from paradigms.models.stack import Model
 from paradigms.models.state import Form, LayerState, State
 
-EXECUTIONS = ("eager", "compile", "cuda_graph")
 BUCKET = 128  # slots of the smallest bucket; each of the others is twice as large
 MAX_LENGTHS = 4  # different prompts or canvases that get a program of their own; later ones run eagerly
 
 
-def execute(model: Model, execution: str) -> Model:
-    """The model, run in this way; see the module.
+def execute(model: Any, execution: str) -> Any:
+    """The model, run in this way ("eager", "compile" or "cuda_graph"); see the module.
+
+    A model that is not native is told (`execution`), since the engine that runs it must do it.
 
     Raises:
-        ValueError: an unknown way, or `missing` names what this machine lacks.
+        ValueError: `missing` names what this machine lacks.
     """
-    if execution not in EXECUTIONS:
-        raise ValueError(f"execution={execution!r} is unknown; it is one of {', '.join(EXECUTIONS)}")
     if execution == "eager":
         return model
     if lacking := missing(execution, has_cuda=model.device.type == "cuda"):
         raise ValueError(lacking)
+    if not isinstance(model, Model):
+        model.execution, model.compile_s = execution, 0.0
+        return model
     return PreparedModel(model, Inductor(model.device) if execution == "compile" else CudaGraphs())
+
+
+@dataclass(slots=True)
+class Prepared:
+    """What a model has done so far: seconds spent preparing, forwards run, and those that ran operator by operator."""
+
+    compile_s: float
+    num_forwards: int
+    num_eager: int
+
+    @staticmethod
+    def of(model: Any) -> Prepared:
+        """Now; a model that runs eagerly does not count."""
+        return Prepared(*(getattr(model, name, 0) for name in ("compile_s", "num_forwards", "num_eager")))
+
+    def eager_share(self, now: Prepared) -> float | None:
+        """Share of the forwards since that ran operator by operator; None when none was counted."""
+        forwards = now.num_forwards - self.num_forwards
+        return (now.num_eager - self.num_eager) / forwards if forwards else None
 
 
 def missing(execution: str, *, has_cuda: bool) -> str | None:
@@ -83,6 +105,14 @@ def missing(execution: str, *, has_cuda: bool) -> str | None:
             "apt install python3-dev), or use device.execution=eager"
         )
     return None
+
+
+def keep_compiled(folder: Path) -> None:
+    """Let torch keep compiled programs in `folder` (unless told otherwise), so that other processes find them; and
+    compile in this process, without helpers that would live on beside what is measured.
+    """
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 def bucket_of(length: int, capacity: int) -> int:

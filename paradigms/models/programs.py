@@ -26,7 +26,7 @@ class Backend(Protocol):
     """What prepares programs.
 
     Attributes:
-        name: as in `execution.EXECUTIONS`.
+        name: "compile" or "cuda_graph".
         prompts: how prompts run, "eager" or `name`.
         any_length: whether one program can serve texts of any length.
     """
