@@ -22,7 +22,7 @@ SIZES: dict[str, Any] = {
 }
 _MAMBA2 = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
 _MIXED = ["mamba", "attention", "mamba", "attention"]
-_PURE = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}
+_PURE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "state_size": 8}
 ARCHITECTURES: dict[str, dict[str, Any]] = {  # model type -> what makes a tiny one of it
     "llama": {},
     "qwen2": {},
