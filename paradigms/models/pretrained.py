@@ -1,8 +1,9 @@
 """Other people's checkpoints: where they lie, what network they describe, and how their weights enter the native stack.
 
 A checkpoint is what `transformers` reads: a folder with config.json and safetensors (one file, or an index of several),
-a GGUF file, or the name of one on the Hugging Face hub. Its config is read while a sweep is planned, so that is cheap:
-`transformers` is imported once to fill in what config.json leaves out, and the result is cached on disk.
+a GGUF file, or the name of one on the Hugging Face hub; mamba-ssm's own folders are read as well. Its config is read
+while a sweep is planned, so that is cheap: `transformers` is imported once to fill in what config.json leaves out, and
+the result is cached on disk.
 
 Weights are read a tensor at a time, so no more than one copy of them exists beside the tensor at hand. Where a file's
 names are not those of the model in memory (experts that the library fuses on loading, a GGUF file), `transformers`
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from paradigms.data.cache import cached
 from paradigms.models.config import ModelConfig
-from paradigms.models.families import Family, family_of, native_tensors
+from paradigms.models.families import Family, family_of, mamba_ssm, native_tensors
 from paradigms.models.stack import Model
 
 SMOLLM2 = Path("runs/pretrained/smollm2_135m")  # where `make smollm2` puts it
@@ -88,8 +89,8 @@ def load_native(path: str, config: ModelConfig) -> Model:
     place = locate(path)
     family = _family(path, read_config(path))
     uses = Counter(name for entry in family.entries(config) for name in entry.theirs)
-    tensors: Mapping[str, Tensor] = _SafetensorsFolder(place) if place.is_dir() else {}
-    if not uses.keys() <= tensors.keys():
+    tensors = _stored(place) if place.is_dir() else {}
+    if not uses.keys() <= tensors.keys() and not _is_mamba_ssm(place):
         tensors = _opened(place, uses)
     model = Model(config, initialise=False)
     parameters = model.state_dict(keep_vars=True)
@@ -128,6 +129,14 @@ def transformers_model(path: str, **options: Any) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, **options)
 
 
+def _stored(folder: Path) -> Mapping[str, Tensor]:
+    """Tensors of a folder by name, each read when it is asked for."""
+    first = _weight_files(folder)[0]
+    if first.name == mamba_ssm.WEIGHTS:
+        return torch.load(first, map_location="cpu", mmap=True, weights_only=True)
+    return _SafetensorsFolder(folder)
+
+
 class _SafetensorsFolder(Mapping[str, Tensor]):
     """Tensors of one or several safetensors files, each read when it is asked for."""
 
@@ -141,6 +150,9 @@ class _SafetensorsFolder(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         return self._file_of[name].get_tensor(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._file_of
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._file_of)
@@ -158,6 +170,9 @@ class _Released(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         self._left[name] -= 1
         return self._tensors[name] if self._left[name] > 0 else self._tensors.pop(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -210,6 +225,8 @@ def transformers_config(place: Path) -> Any:
 
 def _filled_in(place: Path) -> str:
     """JSON of the config, with the names that all configs share beside a model's own."""
+    if _is_mamba_ssm(place):
+        return json.dumps(mamba_ssm.filled_in(json.loads((place / CONFIG).read_text())))
     config = transformers_config(place)
     values = config.to_dict()
     for common in config.attribute_map:
@@ -217,8 +234,18 @@ def _filled_in(place: Path) -> str:
     return json.dumps(values, default=str)
 
 
+def _is_mamba_ssm(place: Path) -> bool:
+    """Whether a folder is one of mamba-ssm's own, which `transformers` does not read."""
+    if not (place / CONFIG).is_file():
+        return False
+    try:
+        return mamba_ssm.recognises(json.loads((place / CONFIG).read_text()))
+    except json.JSONDecodeError:
+        return False
+
+
 def _weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder, in order.
+    """The safetensors files of a folder, in order; the file of torch where mamba-ssm has left one.
 
     Raises:
         ValueError: none, or some that the index names are missing.
@@ -227,6 +254,8 @@ def _weight_files(folder: Path) -> list[Path]:
         names = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
     else:
         names = ["model.safetensors"]
+        if not (folder / names[0]).exists() and (folder / mamba_ssm.WEIGHTS).exists() and _is_mamba_ssm(folder):
+            names = [mamba_ssm.WEIGHTS]
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         raise ValueError(
@@ -249,7 +278,10 @@ def _fetched(name: str) -> Path:
     except (LocalEntryNotFoundError, ValueError):
         pass
     try:
-        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+        folder = Path(snapshot_download(name, allow_patterns=HUB_FILES))
+        if _is_mamba_ssm(folder):
+            snapshot_download(name, allow_patterns=[mamba_ssm.WEIGHTS])
+        return folder
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ValueError(

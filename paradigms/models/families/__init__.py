@@ -12,10 +12,11 @@ from paradigms.models.families.jamba import Jamba
 from paradigms.models.families.llama import Llama
 from paradigms.models.families.mamba import Mamba
 from paradigms.models.families.mamba2 import Mamba2
+from paradigms.models.families.mamba_ssm import MambaSSM
 from paradigms.models.families.mixtral import Mixtral
 from paradigms.models.families.zamba import Zamba
 
-FAMILIES: tuple[Family, ...] = (Llama(), Mamba2(), Mamba(), Jamba(), Zamba(), DeepSeek(), Mixtral())
+FAMILIES: tuple[Family, ...] = (Llama(), Mamba2(), Mamba(), MambaSSM(), Jamba(), Zamba(), DeepSeek(), Mixtral())
 
 __all__ = ["FAMILIES", "Entry", "Family", "family_of", "family_of_native", "native_tensors", "to_native", "to_theirs"]
 
