@@ -2,7 +2,7 @@
 
     by_loop       the definition: an expert at a time, its rows gathered; also used for training
     by_row        one row, on a CPU: the chosen experts' matrices are read where they lie, in two operators
-    by_group      rows sorted by expert, two grouped products (32 bits or less)
+    by_group      rows sorted by expert, two grouped products (torch's, for rows that suit it)
     by_gather     a copy of the chosen matrices for every row: no number leaves the device, so that it can be captured
 
 All give the sum over a row's experts of weight x down(silu(gate(x)) x up(x)). Tests hold each against the loop.
@@ -67,17 +67,40 @@ def by_gather(x_RE: Tensor, chosen_RK: Tensor, weight_RK: Tensor, gate_up_XEI: T
 
 
 def choose(x_RE: Tensor, gate_up_XEI: Tensor, *, on_device: bool) -> Products:
-    """The way that suits these rows here; with `on_device`, the host may read no number that the device computes."""
+    """The way that suits these rows here; with `on_device`, the host may read no number that a GPU computes."""
     if torch.is_grad_enabled() and (x_RE.requires_grad or gate_up_XEI.requires_grad):
         return by_loop
-    if x_RE.device.type == "cpu":
-        if x_RE.dtype == torch.float32:
-            return by_row if len(x_RE) == 1 else by_group
-        return by_gather if on_device else by_loop
-    grouped = x_RE.dtype == torch.bfloat16 and all(size % 8 == 0 for size in gate_up_XEI.shape[1:])
-    if grouped and gate_up_XEI.shape[2] % 16 == 0:  # rows of whole 16 bytes, as the kernel wants them
-        return by_group
-    return by_gather if on_device else by_loop
+    if on_device and x_RE.is_cuda:
+        return by_group if _groups_natively(x_RE, gate_up_XEI) else by_gather
+    if len(x_RE) == 1 and x_RE.is_cpu and x_RE.dtype == torch.float32:
+        return by_row
+    if torch.compiler.is_compiling():
+        return by_group if _groups_natively(x_RE, gate_up_XEI) else _eagerly
+    return by_group if _can_group(x_RE, gate_up_XEI) else by_loop
+
+
+def _can_group(x_RE: Tensor, gate_up_XEI: Tensor) -> bool:
+    """Whether torch's grouped product takes these: 32 bits or less, every row a multiple of 16 bytes."""
+    aligned = all(size * x_RE.element_size() % 16 == 0 for size in (x_RE.shape[1], gate_up_XEI.shape[2] // 2))
+    return x_RE.dtype in (torch.float32, torch.bfloat16) and aligned
+
+
+def _groups_natively(x_RE: Tensor, gate_up_XEI: Tensor) -> bool:
+    """Whether it is one kernel, and not a loop on the host."""
+    fits = x_RE.is_cuda and x_RE.dtype == torch.bfloat16 and _can_group(x_RE, gate_up_XEI)
+    return fits and torch.cuda.get_device_capability(x_RE.device) >= (9, 0)
+
+
+@torch.library.custom_op("paradigms::experts", mutates_args=())
+def _eagerly(x_RE: Tensor, chosen_RK: Tensor, weight_RK: Tensor, gate_up_XEI: Tensor, down_XIE: Tensor) -> Tensor:
+    """One operator to torch.compile, which can follow neither the loop nor a grouped product of 32 bits."""
+    products = by_group if _can_group(x_RE, gate_up_XEI) else by_loop
+    return products(x_RE, chosen_RK, weight_RK, gate_up_XEI, down_XIE)
+
+
+@_eagerly.register_fake
+def _(x_RE: Tensor, chosen_RK: Tensor, weight_RK: Tensor, gate_up_XEI: Tensor, down_XIE: Tensor) -> Tensor:
+    return torch.empty_like(x_RE)
 
 
 def _weighted_sums(table: Tensor, places: Tensor, weights: Tensor) -> Tensor:
@@ -85,7 +108,11 @@ def _weighted_sums(table: Tensor, places: Tensor, weights: Tensor) -> Tensor:
     return F.embedding_bag(places, table, mode="sum", per_sample_weights=weights)
 
 
-@cache
 def _count(size: int, device: torch.device) -> Tensor:
+    return torch.arange(size, device=device) if torch.compiler.is_compiling() else _kept_count(size, device)
+
+
+@cache
+def _kept_count(size: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         return torch.arange(size, device=device)

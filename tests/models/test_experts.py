@@ -9,13 +9,16 @@ import pytest
 import tiny
 import torch
 from models.hf import check_equal_logits, check_there_and_back, native_of, random_transformers_model
-from models.test_exactness import GROUPED, SIZES, assert_close, random_model, tokens
+from models.test_exactness import GROUPED, LATENT, SIZES, assert_close, random_model, tokens
+from models.test_state import read
 
 from paradigms.models import expert_products
 from paradigms.models.config import ModelConfig
 from paradigms.models.experts import Experts, ExpertsConfig, balance_loss, count_touched
 from paradigms.models.families import family_of
 from paradigms.models.feed_forward import FeedForwardConfig
+from paradigms.models.latent_attention import FORMS
+from paradigms.models.span import device_span
 from paradigms.training import objectives
 from paradigms.training.optimizer import Optimizer
 
@@ -70,8 +73,38 @@ def test_which_way_is_taken():
     assert taken(x[:1]) is expert_products.by_row
     assert taken(x) is expert_products.by_group
     assert taken(x.double()) is expert_products.by_loop
-    assert taken(x.double(), on_device=True) is expert_products.by_gather
+    assert taken(x.double(), on_device=True) is expert_products.by_loop, "a CPU is the host"
+    odd = torch.zeros(4, 64, 2 * 15)  # rows of 60 bytes
+    assert expert_products.choose(x, odd, on_device=False) is expert_products.by_loop
     assert taken(x.clone().requires_grad_()) is expert_products.by_loop
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_what_compiled_code_calls_is_the_loop(dtype):
+    layer, x = layer_of(ExpertsConfig(width=40, top_k=3), dtype), rows(5, dtype)
+    with torch.no_grad():
+        arguments = (x, *layer.route(x), layer.gate_up, layer.down)
+        assert_close(expert_products._eagerly(*arguments), expert_products.by_loop(*arguments))
+        torch.library.opcheck(expert_products._eagerly, arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_step_placed_on_the_device_is_the_step(dtype):
+    config = ModelConfig(**SIZES, block="LE", latent_attention=LATENT, experts=GROUPED)
+    for form in FORMS:
+        latent = dataclasses.replace(LATENT, form=form)
+        model = random_model(dataclasses.replace(config, latent_attention=latent), dtype)
+        text, before = tokens(model, 3, 40), [2, 5, 23]
+        ours, reference = (model.new_state(3, 40, form="static") for _ in range(2))
+        for state in (ours, reference):
+            read(model, [text[row, :length] for row, length in enumerate(before)], state)
+        for step in range(4):
+            token_B1 = torch.stack([text[row, length + step] for row, length in enumerate(before)])[:, None]
+            hidden = model.through_layers(token_B1, device_span(model.tables, ours.lengths_B, 40), ours.layers)
+            looked = model.through_layers(token_B1, model.span_of(token_B1, reference), reference.layers)
+            assert_close(hidden, looked)
+            for state in (ours, reference):
+                state.advance([1, 1, 1])
 
 
 @pytest.mark.parametrize(
