@@ -12,6 +12,9 @@ import torch
 
 from paradigms import weights
 from paradigms.data.tokenizers import ByteTokenizer
+from paradigms.models.config import ModelConfig
+from paradigms.models.experts import ExpertsConfig
+from paradigms.models.latent_attention import LatentAttentionConfig
 from paradigms.training import loop
 from paradigms.weights import RandomWeights, SavedCheckpoint, TrainedHere, Wanted, Weights
 
@@ -70,6 +73,40 @@ def test_an_interruption_anywhere_ends_with_the_same_weights(
     for name in ("weights_sha256", "learning_rate", "trials_bits_per_byte", "best_step", "tokens_seen"):
         assert resumed.card[name] == straight.card[name], name
     assert not list(folder.glob("*.unfinished.safetensors"))
+
+
+def test_options_that_change_no_weight_share_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One training serves all forms of latent attention, each computed as asked; the same for random weights."""
+
+    def wanted_in(form: str) -> Wanted:
+        latent = LatentAttentionConfig(num_heads=2, kv_rank=8, nope_dim=8, rope_dim=4, value_dim=8, form=form)
+        config = ModelConfig(vocab_size=tiny.VOCAB_SIZE, d_model=32, num_blocks=1, block="LF", latent_attention=latent)
+        return Wanted(config, tiny.TinyText(), ByteTokenizer())
+
+    for source in (TrainedHere(**RECIPE), RandomWeights()):
+        found = {}
+        for form in ("latent", "absorbed", "expanded"):
+            found[form] = source.load(wanted_in(form), lambda what, done, total: None)
+            assert found[form].model.config.latent_attention.form == form
+            if source.source == "train":
+                monkeypatch.setattr(weights, "train", None)
+        assert len({one.checkpoint for one in found.values()}) == 1
+        left, right = (found[form].model.state_dict() for form in ("latent", "expanded"))
+        assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_a_training_of_experts_that_was_interrupted_ends_with_the_same_weights(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experts = ExpertsConfig(num_experts=4, width=16)
+    config = ModelConfig(vocab_size=tiny.VOCAB_SIZE, d_model=32, num_blocks=1, block="AE", experts=experts)
+    asked = Wanted(config, tiny.TinyText(), ByteTokenizer())
+    straight = TrainedHere(**RECIPE).load(asked, lambda what, done, total: None)
+    monkeypatch.setattr(weights, "CHECKPOINTS", home / "again")
+    with pytest.raises(KeyboardInterrupt):
+        TrainedHere(**RECIPE).load(asked, tiny.Reports(interrupt_at=7))
+    resumed = TrainedHere(**RECIPE).load(asked, lambda what, done, total: None)
+    assert resumed.card["weights_sha256"] == straight.card["weights_sha256"]
 
 
 def test_the_better_learning_rate_is_taken() -> None:
