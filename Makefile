@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 .PHONY: help setup bench train smollm2 test test-all lint format clean
 
 help:  ## this list
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## create .venv with the pinned versions; runs again only when they change
 
@@ -38,6 +38,23 @@ test: $(READY)  ## the tests, but for slow ones and those that need a GPU
 
 test-all: $(READY)  ## slow tests too
 	$(PY) -m pytest -q -m "not gpu"
+
+WHEELS ?= wheels
+GPU_CHECK ?=
+
+gpu-check:  ## on a large GPU, 7 minutes: tests, rates, figures, a sweep; with PYTHON as it is, missing packages from WHEELS
+	$(PYTHON) -m paradigms.gpu_check --wheels $(WHEELS) $(GPU_CHECK)
+
+gpu-wheels: $(READY)  ## pure wheels into wheels/, for a machine with a GPU and no network
+	$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps -c constraints.txt -w $(WHEELS) hydra-core omegaconf \
+	    antlr4-python3-runtime rich markdown-it-py mdurl pygments packaging pytest pluggy iniconfig sortedcontainers attrs
+	$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps -w $(WHEELS) hypothesis==6.140.3  # later ones are not pure
+
+cuda-kernels: $(READY)  ## build the kernels of mamba-ssm and causal-conv1d into .venv; needs nvcc and a CUDA build of torch
+	@$(PY) -m paradigms.gpu_check.building
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel ninja packaging einops
+	CAUSAL_CONV1D_FORCE_BUILD=TRUE MAMBA_FORCE_BUILD=TRUE $(PY) -m pip install --disable-pip-version-check \
+	    --no-build-isolation --no-deps -c constraints.txt causal-conv1d mamba-ssm
 
 lint: $(READY)  ## style, types and the direction of imports
 	$(VENV)/bin/ruff check .

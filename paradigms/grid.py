@@ -95,10 +95,12 @@ def plan_cells(
     swept = _swept_keys(grid)
     cells: dict[str, PlannedCell] = {}
     problems: dict[str, list[str]] = {}
+    num_wanted = 0
     for overrides in grid:
         cell = PlannedCell(name="", config=composer.config(overrides))
         if excluded(cell.factors, exclude):
             continue
+        num_wanted += 1
         cell = PlannedCell(name=_name(cell, overrides, swept), config=cell.config)
         try:
             build(cell.config).check()
@@ -107,7 +109,7 @@ def plan_cells(
             continue
         cells.setdefault(cell.key, cell)
     if problems:
-        raise ValueError(_list_problems(problems, len(grid)))
+        raise ValueError(_list_problems(problems, num_wanted))
     if not cells:
         raise ValueError("sweep.exclude leaves no cell of the grid; take a condition out")
     return list(cells.values())

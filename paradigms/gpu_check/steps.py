@@ -7,6 +7,7 @@ import platform
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -63,7 +64,7 @@ class Check:
         for figure in FIGURES:
             self.step(f"figure {figure.name}", 45, lambda limit_s, figure=figure: self.figure(figure, limit_s))
         self.step("sweep", self.left_s, self.sweep)
-        print(f"{self.out / 'gpu_check.json'}\n{self.out / 'sweep'}: python -m analysis.report, here or elsewhere")
+        print(f"{self.pack()}: gpu_check.json, logs, and sweep/ for python -m analysis.report, here or elsewhere")
         return 1 if any(told.status == "failed" for told in self.told) else 0
 
     def step(self, name: str, budget_s: float, work: Callable[[float], tuple[str, str]]) -> None:
@@ -80,6 +81,15 @@ class Check:
         print(f"{status:8}{self.told[-1].seconds:6.1f} s  {name}: {line}", flush=True)
         steps = [asdict(told) for told in self.told]
         (self.out / "gpu_check.json").write_text(json.dumps({**self.found, "steps": steps}, indent=1))
+
+    def pack(self) -> Path:
+        """One file of what came out, without caches and unpacked wheels, to be carried to another machine."""
+        path = self.out / "results.tar.gz"
+        with tarfile.open(path, "w:gz") as archive:
+            for name in ("gpu_check.json", "logs", "sweep"):
+                if (self.out / name).exists():
+                    archive.add(self.out / name, f"gpu_check/{name}")
+        return path
 
     def in_child(self, name: str, limit_s: float, function: str, *arguments: Any) -> tuple[str, str]:
         """A function of this package in a process of its own; what it returns is kept under the name."""
