@@ -37,6 +37,8 @@ class MambaConfig:
         d_state: N.
         d_conv: K.
         dt_rank: Q, the width from which dt is projected; None is d_model / 16, rounded up.
+        num_groups: equal parts of the channels, each of which selects dt, B and C from its own (Zamba's heads; see
+            `mamba_groups`); 1 is the paper.
         conv_bias, proj_bias: add a bias to the convolution, to the projections in and out.
         inner_norms: RMS norms of what dt is projected from, of B and of C: "plain" without weights (FalconMamba),
             "weighted" with (Jamba), None without norms (the paper).
@@ -49,6 +51,7 @@ class MambaConfig:
     d_state: int = 16
     d_conv: int = 4
     dt_rank: int | None = None
+    num_groups: int = 1
     conv_bias: bool = True
     proj_bias: bool = False
     inner_norms: str | None = None
@@ -72,7 +75,12 @@ class MambaConfig:
         key = f"model.{self.key}"
         positive(key, expand=self.expand, d_state=self.d_state, d_conv=self.d_conv, chunk_len=self.chunk_len)
         given = {"d_inner": self.d_inner, "dt_rank": self.dt_rank}
-        positive(key, **{name: value for name, value in given.items() if value is not None})
+        positive(key, num_groups=self.num_groups, **{name: value for name, value in given.items() if value is not None})
+        inner = self.inner(model.d_model)
+        if inner % self.num_groups or (self.num_groups > 1 and self.inner_norms is not None):
+            raise ValueError(
+                f"{key}.num_groups={self.num_groups} must divide the inner width {inner}; above 1, no inner_norms"
+            )
         if self.inner_norms is not None and self.inner_norms not in INNER_NORMS:
             allowed = ", ".join(INNER_NORMS)
             raise ValueError(f"{key}.inner_norms={self.inner_norms!r} is unknown; it is null or one of {allowed}")
@@ -99,7 +107,9 @@ class MambaConfig:
         return self.inner(d_model) * ((self.d_conv - 1) * itemsize + self.d_state * max(itemsize, 4))
 
     def build(self, model: ModelConfig, shared: nn.ModuleDict) -> Mamba:
-        return Mamba(self, model)
+        from paradigms.models.mamba_groups import GroupedMamba
+
+        return (Mamba if self.num_groups == 1 else GroupedMamba)(self, model)
 
 
 class MambaState(ReplayedState):
@@ -161,7 +171,7 @@ class Mamba(nn.Module):
         ssm = torch.zeros(batch_size, c.d_state, self.d_inner, device=spec.device, dtype=wide)
         return MambaState(self, conv, ssm)
 
-    def one_token(self, state: MambaState) -> Step:
+    def one_token(self, state: MambaState) -> Step | None:
         """See `one_token`."""
         I, N = self.d_inner, self.config.d_state  # noqa: E741
         in_proj, in_bias, out_bias, x_proj = self.in_proj, self.in_bias, self.out_bias, self.x_proj
@@ -194,7 +204,7 @@ class Mamba(nn.Module):
 
     def scanned(self, x_RE: Tensor, span: Span, state: MambaState | None) -> Tensor:
         """All but the projection out: what the scan says, gated, [R, I]."""
-        c, B, pads_B, I = self.config, span.batch_size, span.pads_B, self.d_inner  # noqa: E741
+        B, pads_B, I = span.batch_size, span.pads_B, self.d_inner  # noqa: E741
         wide = torch.promote_types(x_RE.dtype, torch.float32)
         xz_RJ = x_RE @ self.in_proj if self.in_bias is None else torch.addmm(self.in_bias, x_RE, self.in_proj)
         x_RI, z_RI = xz_RJ.split(I, -1)
@@ -203,27 +213,44 @@ class Mamba(nn.Module):
         dt_BTI, B_BTN, C_BTN = self._selected(u_BTI.reshape(-1, I), B, wide)
         if state is not None and span.write:
             state.log((x_BTI, dt_BTI, B_BTN), span.num_tokens)
-        A_NI = self._rates(self.A_log)
-        D_I, ssm_BNI = self.D.to(wide), None if state is None else state.ssm_BNI
-        if state is not None and _is_step(x_BTI, pads_B, write=span.write):
-            u_BI, dt_BI, B_BN, C_BN = (value[:, 0] for value in (u_BTI.to(wide), dt_BTI, B_BTN, C_BTN))
-            y_RI = kernels.selective_step(u_BI, dt_BI, A_NI, B_BN, C_BN, D_I, state.ssm_BNI)
-        else:
-            dt_BTI = _without_padding(dt_BTI, pads_B)
-            y_BTI, last_BNI = kernels.selective_scan(
-                u_BTI.to(wide), dt_BTI, A_NI, B_BTN, C_BTN, D_I, ssm_BNI, c.chunk_len
-            )
-            if state is not None and span.write:
-                state.ssm_BNI.copy_(last_BNI)
-            y_RI = y_BTI.reshape(-1, I)
-        return y_RI.to(x_RE.dtype) * F.silu(z_RI)
+        A_NI, D_I, ssm_BNI = self._rates(self.A_log), self.D.to(wide), None if state is None else state.ssm_BNI
+        is_step = state is not None and _is_step(x_BTI, pads_B, write=span.write)
+        dt_BTI = _without_padding(dt_BTI, pads_B)
+        y_BTI = self._read(u_BTI.to(wide), dt_BTI, A_NI, B_BTN, C_BTN, D_I, ssm_BNI, is_step=is_step, write=span.write)
+        return y_BTI.reshape(-1, I).to(x_RE.dtype) * F.silu(z_RI)
+
+    def _read(
+        self,
+        u_BTI: Tensor,
+        dt_BTI: Tensor,
+        A_NI: Tensor,
+        B_BTN: Tensor,
+        C_BTN: Tensor,
+        D_I: Tensor,
+        ssm_BNI: Tensor | None,
+        *,
+        is_step: bool,
+        write: bool,
+    ) -> Tensor:
+        """What the tokens read from the recurrence, [B, T, I]; a state takes them up in place, if it is to."""
+        if is_step:
+            assert ssm_BNI is not None
+            u_BI, dt_BI, B_BN, C_BN = (value[:, 0] for value in (u_BTI, dt_BTI, B_BTN, C_BTN))
+            return kernels.selective_step(u_BI, dt_BI, A_NI, B_BN, C_BN, D_I, ssm_BNI)[:, None]
+        y_BTI, last_BNI = kernels.selective_scan(u_BTI, dt_BTI, A_NI, B_BTN, C_BTN, D_I, ssm_BNI, self.config.chunk_len)
+        if ssm_BNI is not None and write:
+            ssm_BNI.copy_(last_BNI)
+        return y_BTI
 
     def take_up(self, x_BTI: Tensor, dt_BTI: Tensor, B_BTN: Tensor, state: MambaState, pads_B: Tensor | None) -> None:
         """Let tokens into the state, without what they would say: no matrix product."""
         u_BTI = self._convolved(x_BTI, state, pads_B, write=True).to(dt_BTI.dtype)
         dt_BTI, A_NI = _without_padding(dt_BTI, pads_B), self._rates(self.A_log)
         for u_BI, dt_BI, B_BN in zip(u_BTI.unbind(1), dt_BTI.unbind(1), B_BTN.unbind(1), strict=True):
-            selective_update(u_BI, dt_BI, A_NI, B_BN, state.ssm_BNI)
+            self._update(u_BI, dt_BI, A_NI, B_BN, state.ssm_BNI)
+
+    def _update(self, u_BI: Tensor, dt_BI: Tensor, A_NI: Tensor, B_BN: Tensor, ssm_BNI: Tensor) -> None:
+        selective_update(u_BI, dt_BI, A_NI, B_BN, ssm_BNI)
 
     def _convolved(self, x_BTI: Tensor, state: MambaState | None, pads_B: Tensor | None, *, write: bool) -> Tensor:
         """silu of the short convolution over the new tokens and those that the state has kept."""

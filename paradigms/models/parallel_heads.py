@@ -89,8 +89,11 @@ class ParallelHeadsConfig:
                 f"{key}.num_heads={self.num_heads} must split the Mamba heads' inner width {inner} into heads of even "
                 "width"
             )
-        if self.mamba.proj_bias:
-            raise ValueError(f"{key}.mamba.proj_bias=true: the projections of these heads have no bias; leave it false")
+        if self.mamba.proj_bias or self.mamba.num_groups > 1:
+            raise ValueError(
+                f"{key}.mamba has proj_bias={self.mamba.proj_bias} and num_groups={self.mamba.num_groups}, which heads "
+                "beside attention do not have; leave them false and 1"
+            )
         self.mamba.check(model)
         self.heads(model.d_model).check(model)
         count = model.block.count("P")
@@ -104,6 +107,12 @@ class ParallelHeadsConfig:
         heads, inner = self.heads(d_model), self.mamba.inner(d_model)
         both = heads.num_parameters(d_model) + self.mamba.num_parameters(d_model)
         return both - inner * d_model + 2 * inner  # one projection for both, and a norm for each
+
+    def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
+        """Of both kinds of heads, with one projection out."""
+        kinds = (self.heads(d_model), self.mamba)
+        both = sum(kind.matmul_flops(d_model, num_tokens=num_tokens, context=context) for kind in kinds)
+        return both - 2 * num_tokens * self.mamba.inner(d_model) * d_model
 
     def state_bytes(self, d_model: int, *, length: int, itemsize: int, kv_dtype: str | None = None) -> int:
         """Keys and values, of the window if there is one, and the state of the Mamba heads, of one row."""

@@ -90,6 +90,13 @@ class SharedAttentionConfig:
         attention = 2 * d_model * (heads + 2 * kv_heads) * head_dim + heads * head_dim * d_model
         return 2 * d_model + attention + d_model + 3 * d_model * self.width
 
+    def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
+        """Of one place: the shared block is computed at each."""
+        attention = 2 * self.num_heads * self.head_width(d_model) * context
+        weights = self.shared_parameters(d_model) - 3 * d_model + d_model * d_model  # without its norms
+        mamba = self.mamba.matmul_flops(d_model, num_tokens=num_tokens, context=context)
+        return 2 * num_tokens * (weights + attention) + mamba
+
     def state_bytes(self, d_model: int, *, length: int, itemsize: int, kv_dtype: str | None = None) -> int:
         """Keys and values of one place, and the state of its Mamba layer, of one row."""
         slot = kv_bytes(self.kv_heads, self.head_width(d_model), itemsize=itemsize, kv_dtype=kv_dtype)

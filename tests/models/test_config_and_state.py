@@ -39,6 +39,7 @@ VARIANTS = [
     {"block": "SEAF", "num_blocks": 1, "attention": AttentionConfig(rope_theta=None)},
     {"block": "SZZ", "shared_attention": SharedAttentionConfig(num_heads=8, num_kv_heads=2, head_dim=6, width=40)},
     {"block": "SFWF", "num_blocks": 1},
+    {"block": "S", "mamba": MambaConfig(num_groups=4, d_state=8)},
     {"block": "PP", "parallel_heads": ParallelHeadsConfig(num_kv_heads=1, window=11, global_layers=(0,))},
     {"block": "P", "parallel_heads": ParallelHeadsConfig(rope_theta=None, mamba=MambaConfig(expand=1))},
     {"block": "SA", "mamba": MambaConfig(inner_norms="weighted", inner_norm_eps=1e-6)},

@@ -16,6 +16,8 @@ from paradigms.models.experts import ExpertsConfig
 from paradigms.models.latent_attention import FORMS
 from paradigms.models.mamba import MambaConfig
 from paradigms.models.mamba2 import Mamba2Config
+from paradigms.models.parallel_heads import ParallelHeadsConfig
+from paradigms.models.shared_attention import SharedAttentionConfig
 from paradigms.models.sliding_attention import SlidingAttentionConfig
 
 SQUARE = dataclasses.replace(LATENT, value_dim=24)  # values as wide as keys: nothing is padded for torch's attention
@@ -32,6 +34,8 @@ CASES = {
     "mamba": {"block": "S", "mamba": MambaConfig(d_state=8)},
     "mamba2": {"block": "M", "mamba2": Mamba2Config(chunk_len=8, num_groups=2, d_state=12, head_dim=16)},
     "hybrid": {"block": "AMF", "mamba2": Mamba2Config(chunk_len=8)},
+    "shared attention": {"block": "SZ", "shared_attention": SharedAttentionConfig(num_kv_heads=2, width=40)},
+    "parallel heads": {"block": "PF", "parallel_heads": ParallelHeadsConfig(num_kv_heads=2)},
 }
 
 

@@ -72,6 +72,7 @@ CONFIGS = {
         experts=ExpertsConfig(num_experts=4, normalise_top_k=False),
     ),
     "zamba": ModelConfig(**SIZES, block="SZ", shared_attention=SharedAttentionConfig(num_kv_heads=2)),
+    "mamba groups": ModelConfig(**SIZES, block="S", mamba=MambaConfig(num_groups=2, d_state=8)),
     "samba": ModelConfig(**ONCE, block="SFWF", sliding_attention=SlidingAttentionConfig(window=5)),
     "hymba": ModelConfig(
         **ONCE,

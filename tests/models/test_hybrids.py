@@ -32,6 +32,7 @@ THEIRS = {
     "jamba, no experts": {**JAMBA, "attn_layer_offset": 1, "num_experts": 1, "mamba_conv_bias": False},
     "jamba, no attention": {**JAMBA, "attn_layer_offset": 3, "num_hidden_layers": 3, "tie_word_embeddings": True},
     "zamba": ZAMBA,
+    "zamba, Mamba of two heads": {**ZAMBA, "n_mamba_heads": 2},
     "zamba, wide heads": {**ZAMBA, "attention_head_dim": 10, "num_key_value_heads": 4, "mamba_conv_bias": False},
 }
 
@@ -257,6 +258,8 @@ def test_copies_of_shared_weights_that_differ_are_refused():
         ({"block": "Z", "shared_attention": SharedAttentionConfig(num_heads=5)}, ["num_heads=5", "128", "head_dim"]),
         ({"block": "Z", "shared_attention": SharedAttentionConfig(num_kv_heads=3)}, ["num_kv_heads=3"]),
         ({"block": "Z", "shared_attention": SharedAttentionConfig(width=0)}, ["width=0"]),
+        ({"block": "S", "mamba": MambaConfig(num_groups=3)}, ["num_groups=3", "128"]),
+        ({"block": "S", "mamba": MambaConfig(num_groups=2, inner_norms="plain")}, ["num_groups=2", "inner_norms"]),
     ],
     ids=str,
 )

@@ -132,7 +132,8 @@ class Jamba:
         parts = {letter: config.part(letter) for letter in set(config.block)}
         mamba = parts["S"]
         plain = mamba.inner_norms == "weighted" and mamba.inner_norm_eps in (None, config.norm_eps)
-        plain &= not mamba.proj_bias and mamba.inner(config.d_model) == mamba.expand * config.d_model
+        plain &= mamba.inner(config.d_model) == mamba.expand * config.d_model
+        plain &= mamba.num_groups == 1 and not mamba.proj_bias
         if "A" in parts:
             a = parts["A"]
             plain &= a.rope_theta is None and not a.qkv_bias and not a.qk_norm

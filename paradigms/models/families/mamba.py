@@ -51,7 +51,7 @@ class Mamba:
             return None
         mamba = config.part("S")
         expand, rest = divmod(mamba.inner(config.d_model), config.d_model)
-        if rest:  # their inner width is a multiple of the model's
+        if rest or mamba.num_groups > 1:  # their inner width is a multiple of the model's, in one group
             return None
         values = {
             "model_type": "mamba",

@@ -26,7 +26,6 @@ class Zamba:
             "hidden_act": "gelu",
             "hidden_mamba_act": "silu",
             "mamba_proj_bias": False,
-            "n_mamba_heads": 1,
             "attention_hidden_size": 2 * d_model,
         }
         for name, value in wanted.items():
@@ -37,6 +36,7 @@ class Zamba:
             d_state=config["mamba_d_state"],
             d_conv=config["mamba_d_conv"],
             dt_rank=config["mamba_dt_rank"],
+            num_groups=config["n_mamba_heads"],
             conv_bias=config["mamba_conv_bias"],
         )
         shared = SharedAttentionConfig(
@@ -80,7 +80,7 @@ class Zamba:
             "num_attention_heads": shared.num_heads,
             "num_key_value_heads": shared.kv_heads,
             "attention_head_dim": shared.head_width(config.d_model),
-            "n_mamba_heads": 1,
+            "n_mamba_heads": mamba.num_groups,
             "mamba_expand": mamba.expand,
             "mamba_d_state": mamba.d_state,
             "mamba_d_conv": mamba.d_conv,
@@ -131,16 +131,18 @@ def _shared(config: ModelConfig) -> Iterable[Entry]:
 
 def _mamba(ours: str, theirs: str, part: MambaConfig, d_model: int) -> Iterable[Entry]:
     """One Mamba mixer. Theirs has heads, a dimension of its own in front, and x and z of a channel side by side."""
-    inner = part.inner(d_model)
+    inner, groups = part.inner(d_model), part.num_groups
     alternating = (*range(0, 2 * inner, 2), *range(1, 2 * inner, 2))
     yield Entry(f"{ours}.in_proj", (f"{theirs}.in_proj.weight",), transpose=True, order=alternating)
     yield Entry(f"{ours}.conv_weight", (f"{theirs}.conv1d.weight",), shape=(inner, 1, part.d_conv))
     if part.conv_bias:
         yield Entry(f"{ours}.conv_bias", (f"{theirs}.conv1d.bias",))
     yield Entry(
-        f"{ours}.x_proj", (f"{theirs}.x_proj_weight",), convert=(lambda w: w.mT.flatten(0, 1), lambda w: w.t()[None])
+        f"{ours}.x_proj",
+        (f"{theirs}.x_proj_weight",),
+        convert=(lambda w: w.mT.flatten(0, 1), lambda w: w.unflatten(0, (groups, -1)).mT),
     )
-    flat = (lambda w: w.flatten(0, 1), lambda w: w[None])
+    flat = (lambda w: w.flatten(0, 1), lambda w: w.unflatten(0, (groups, -1)))
     yield Entry(f"{ours}.dt_proj", (f"{theirs}.dt_proj_weight",), transpose=True, convert=flat)
     for name, their_name in (("dt_bias", "dt_proj_bias"), ("A_log", "A_log"), ("D", "D")):
         yield Entry(f"{ours}.{name}", (f"{theirs}.{their_name}",), convert=flat)
