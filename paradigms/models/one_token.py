@@ -72,7 +72,7 @@ class Plan:
         self.tables = [(torch.eye(cos.shape[-1], dtype=cos.dtype), cos, sin) for cos, sin in model.tables]
         self.embedding_VE = model.embedding.t()
         head = model.head_weight
-        self.head = _normed(model.norm, model.config.norm_eps, lambda x_1E, place: torch.mm(x_1E, head))
+        self.head = normed(model.norm, model.config.norm_eps, lambda x_1E, place: torch.mm(x_1E, head))
 
     def logits(self, token_11: Tensor) -> Tensor:
         """Logits [1, V] after this token; the state has taken it up."""
@@ -95,11 +95,11 @@ class Plan:
 
 def residual(norm: Tensor, eps: float, mixer: Step) -> Step:
     """x + mixer(norm(x))."""
-    inner = _normed(norm, eps, mixer)
+    inner = normed(norm, eps, mixer)
     return lambda x_1E, place: x_1E + inner(x_1E, place)
 
 
-def _normed(norm: Tensor, eps: float, mixer: Step) -> Step:
+def normed(norm: Tensor, eps: float, mixer: Step) -> Step:
     """mixer(norm(x)); the size of one row is read on the host, which costs no wait on a CPU."""
     width, dot, addcmul, zero = norm.shape[0], torch.dot, torch.addcmul, torch.zeros((), dtype=norm.dtype)
 

@@ -33,6 +33,16 @@ def ssd_step(x_BHP: Tensor, dt_BH: Tensor, A_H: Tensor, B_BGN: Tensor, C_BGN: Te
     return torch.bmm(state_MRN, C_BGN.reshape(groups, N, 1)).view(B, H, P)
 
 
+def ssd_row(
+    x_HP: Tensor, dt_H1: Tensor, A_H1: Tensor, B_G1N: Tensor, C_GN1: Tensor, D_H1: Tensor, state_HPN: Tensor
+) -> Tensor:
+    """`ssd_step` of a single row and the skip D x, y_HP, in the fewest operators."""
+    groups, (H, P, N) = B_G1N.shape[0], state_HPN.shape
+    state_HPN.mul_(torch.mul(dt_H1, A_H1).exp_().view(H, 1, 1))
+    state_GRN = state_HPN.view(groups, -1, N).addcmul_((dt_H1 * x_HP).view(groups, -1, 1), B_G1N)
+    return torch.addcmul(torch.bmm(state_GRN, C_GN1).view(H, P), D_H1, x_HP)
+
+
 def ssd_recurrence(
     x_BTHP: Tensor, dt_BTH: Tensor, A_H: Tensor, B_BTGN: Tensor, C_BTGN: Tensor, state_BHPN: Tensor
 ) -> tuple[Tensor, Tensor]:

@@ -301,6 +301,20 @@ def test_the_product_is_the_matrix_product(rows, inputs, outputs, dtype):
     assert torch.equal(kernels.product(x, weights.requires_grad_()), x @ weights)
 
 
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_one_row_of_the_duality_is_its_step(groups):
+    generator = torch.Generator().manual_seed(0)
+    x, B, C, state, D, dt, A = (
+        torch.randn(shape, generator=generator, dtype=torch.float64)
+        for shape in ((1, 4, 3), (1, groups, 5), (1, groups, 5), (1, 4, 3, 5), (4,), (1, 4), (4,))
+    )
+    stepped = state.clone()
+    y = ssd.ssd_step(x, dt.exp(), -A.exp(), B, C, stepped) + D[:, None] * x
+    y_row = ssd.ssd_row(x[0], dt.exp().t(), -A.exp()[:, None], B[0, :, None], C[0, :, :, None], D[:, None], state[0])
+    assert_close(y_row, y[0])
+    assert_close(state, stepped)
+
+
 def test_recurrence_by_hand():
     """One head of width 1, state 1: h = exp(dt A) h + dt x B, y = h C."""
     x, dt = torch.tensor([[[[2.0]], [[3.0]]]]), torch.tensor([[[1.0], [0.5]]])
