@@ -1,7 +1,8 @@
 """How many experts the forwards of a run touch, and so how many bytes of weights they read, by phase.
 
 A forward reads only the experts that its tokens are sent to: with one row those are top_k of each layer whatever the
-text, with more rows it depends on how much they agree. Counted in the memory pass, where nothing is timed.
+text, with more rows it depends on how much they agree. Counted in the memory pass, where nothing is timed, and only of
+forwards that run operator by operator: of a phase that was compiled or recorded there is no figure.
 """
 
 from __future__ import annotations

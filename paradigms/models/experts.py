@@ -164,7 +164,7 @@ class Experts(nn.Module):
 
     def _routed(self, x_RE: Tensor, *, on_device: bool) -> Tensor:
         chosen_RK, weight_RK = self.route(x_RE)
-        if _touched is not None:
+        if _touched is not None and not torch.compiler.is_compiling():
             _touched.add(chosen_RK)
         products = expert_products.choose(x_RE, self.gate_up, on_device=on_device)
         return products(x_RE, chosen_RK, weight_RK, self.gate_up, self.down)
@@ -239,7 +239,9 @@ _touched: Touched | None = None
 
 @contextmanager
 def count_touched() -> Iterator[Touched]:
-    """Count while the context is open; counting waits for the device, so nothing is timed in it."""
+    """Count while the context is open, in forwards that run operator by operator (what is compiled or recorded counts
+    nothing). It waits for the device, so nothing is timed in it.
+    """
     global _touched
     _touched = Touched()
     try:
