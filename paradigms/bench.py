@@ -30,6 +30,7 @@ from paradigms.measure.environment import machine, machine_line, set_threads, ve
 from paradigms.measure.extrapolation import FEWEST_EVENTS, events_at, extrapolate, places
 from paradigms.measure.memory import peak_memory
 from paradigms.measure.noise import NoiseReader
+from paradigms.measure.products import products_s
 from paradigms.measure.recording import Recording
 from paradigms.measure.speed import probe_s
 from paradigms.measure.timeline import record
@@ -105,6 +106,8 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
     }
     if cell.measure.memory and round_index == 0:
         run |= _memory_pass(cell, paradigm, requests(0), device, outline)
+    if cell.measure.products:
+        run["products_s"] = products_s(weights.model)
     if cell.measure.quality:
         run |= heldout_columns(weights, corpus)
     tables = _tables(cell, weights, corpus, recordings)
@@ -243,7 +246,7 @@ def _watch(
 ) -> dict[str, int | None]:
     """Peaks of memory while the events come; the states that they carry are added to `states`."""
     tensors = paradigm.describe()["execution"] == "eager"
-    with peak_memory(device, base=paradigm.model.parameters(), tensors=tensors) as peaks:
+    with peak_memory(device, base=paradigm.weights_read(), tensors=tensors) as peaks:
         for event in events:
             if event.state is not None:
                 states.append(event.state())

@@ -15,7 +15,7 @@ from typing import Any
 import hydra
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
 
 from paradigms.build import suggest
 from paradigms.grid import NOT_CELL
@@ -101,6 +101,9 @@ def explain(error: BaseException) -> str:
         return _unknown_option(error)
     if isinstance(cause, MissingMandatoryValue):
         return f"{cause.full_key} has no default; give it: {cause.full_key}=..."
+    if isinstance(cause, InterpolationToMissingValueError):
+        key = _first_line(cause).rpartition(" ")[2]
+        return f"{key} has no default; give it: {key}=..."
     if isinstance(cause, OmegaConfBaseException):
         parent = cause.parent_node
         if isinstance(parent, DictConfig) and cause.key is not None and cause.key not in parent:

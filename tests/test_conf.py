@@ -437,6 +437,11 @@ BAD = {
     "no such checkpoint": (["train=checkpoint", "train.path=/nowhere"], ["no checkpoint in /nowhere", "card.json"]),
     "a checkpoint without a path": (["train=checkpoint"], ["train.path"]),
     "a recipe that fits no batch": (["train=quick", "train.batch_tokens=100"], ["train.batch_tokens=100", "576"]),
+    "a pretrained model without a path": (["model=pretrained"], ["model.path has no default; give it: model.path=..."]),
+    "a pretrained model that is nowhere": (
+        ["model=pretrained", "model.path=/nowhere"],
+        ["model.path=/nowhere does not exist", "owner/name on the hub"],
+    ),
     "no such experiment": (["experiment=none_such"], ["experiment=none_such is unknown"]),
 }
 

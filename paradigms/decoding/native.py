@@ -46,6 +46,11 @@ class NativeParadigm:
         known = getattr(self.decoder, "outline", None)
         return known(output_len) if known else None
 
+    def weights_read(self) -> list[Any]:
+        """The weights that a run reads: the model's, or an engine's own copy of them, laid out its way."""
+        own = getattr(self.decoder, "weights_read", None)
+        return list(own(self.model) if own else self.model.parameters())
+
     def describe(self) -> dict[str, Any]:
         execution = getattr(self.model, "execution", "eager")
         return {

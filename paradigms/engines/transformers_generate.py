@@ -52,6 +52,10 @@ class TransformersGenerate(Sampling):
                 "nothing could be told; set decoder.use_cache=false"
             )
 
+    def weights_read(self, model: Any) -> list[Tensor]:
+        """The library's copy of the weights."""
+        return list(as_theirs(model).parameters())
+
     def decode(self, model: Any, requests: Sequence[Request], vocabulary: Vocabulary) -> Iterator[Event]:
         """One event a forward, each with one token of every row.
 

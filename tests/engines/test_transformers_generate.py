@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import theirs
 import torch
 
 from paradigms.decoding.autoregressive import Autoregressive
@@ -14,7 +15,11 @@ from paradigms.measure.memory import peak_memory
 from paradigms.measure.timeline import record
 from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
+from paradigms.models.families import FAMILIES
 from paradigms.models.feed_forward import FeedForwardConfig
+from paradigms.models.pretrained import load_native, native_config
+from paradigms.models.transformers_cache import tensors_of
+from paradigms.models.transformers_model import cache_argument, new_cache
 from paradigms.paradigm import Request
 
 V, MASK, EOS = 50, 2, 1
@@ -91,8 +96,8 @@ def test_greedy_tokens_and_counts_are_those_of_the_native_decoder(model, prompts
     batch = requests(*prompts)
     native = run(model, Autoregressive(temperature=0.0, cache="state" if cached else "none"), batch)
     peer = run(model, TransformersGenerate(temperature=0.0, use_cache=cached), batch)
-    for ours, theirs in zip(native.rows, peer.rows, strict=True):
-        assert theirs.token_ids == ours.token_ids
+    for ours, other in zip(native.rows, peer.rows, strict=True):
+        assert other.token_ids == ours.token_ids
     assert len({token for row in peer.rows for token in row.token_ids}) > 2, "texts that repeat one token tell nothing"
     assert peer.nfe == native.nfe
     if prompts is not RAGGED:
@@ -197,6 +202,31 @@ def test_state_bytes_are_the_formula(model, prompts):
     assert (
         next(iter(TransformersGenerate(use_cache=False).decode(model, requests(*prompts), Vocabulary()))).state is None
     )
+
+
+NATIVE = [name for name in theirs.ARCHITECTURES if any(name in family.model_types for family in FAMILIES)]
+
+
+@pytest.mark.parametrize("model_type", NATIVE)
+@pytest.mark.parametrize("prompts", [PROMPTS, RAGGED], ids=["batch", "ragged"])
+def test_every_family_says_what_the_native_decoder_says(tmp_path, model_type, prompts):
+    """Greedy texts and state bytes of a native network that `generate` runs on the same weights."""
+    folder = theirs.write_folder(tmp_path, model_type)
+    native = load_native(str(folder), native_config(str(folder))).eval().requires_grad_(False)
+    batch = requests(*prompts, max_new_tokens=10)
+    rows, peers = (run(native, kind(temperature=0.0), batch).rows for kind in (Autoregressive, TransformersGenerate))
+    assert [row.token_ids for row in peers] == [row.token_ids for row in rows]
+    assert len({token for row in peers for token in row.token_ids}) > 5, "texts that repeat one token tell nothing"
+    event = list(TransformersGenerate(temperature=0.0).decode(native, batch, Vocabulary()))[-1]
+    used = event.state().used
+    with torch.inference_mode():  # what the library itself keeps, one row at a time, without padding
+        held = 0
+        for prompt, row in zip(prompts, peers, strict=True):
+            cache = new_cache(as_theirs(native))
+            read = torch.tensor([[*prompt, *row.token_ids[:-1]]])
+            as_theirs(native)(read, use_cache=True, **{cache_argument(as_theirs(native)): cache})
+            held += sum(tensor.nbytes for layer in cache.layers for tensor in tensors_of(layer))
+    assert used == held
 
 
 def test_memory_probe_sees_the_engine(model):
