@@ -12,6 +12,7 @@ from paradigms.gpu_check.wheels import unpack_missing
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "runs" / "gpu_check"
+LONGEST_SOCKET_FOLDER = 64  # characters: a name that a socket's file may have is short
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,16 +42,19 @@ def stay_inside(out: Path) -> None:
     own = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(ROOT), *own, site]))
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    for variable, name in {
-        "TMPDIR": "tmp",
+    folders = {
         "PARADIGMS_CACHE": "cache",
         "XDG_CACHE_HOME": "cache",
         "HF_HOME": "cache/huggingface",
+        "HYPOTHESIS_STORAGE_DIRECTORY": "cache/hypothesis",
         "MPLCONFIGDIR": "cache/matplotlib",
         "TRITON_CACHE_DIR": "cache/triton",
         "TORCHINDUCTOR_CACHE_DIR": "cache/inductor",
         "CUDA_CACHE_PATH": "cache/cuda",
-    }.items():
+    }
+    if len(str(out)) < LONGEST_SOCKET_FOLDER:
+        folders["TMPDIR"] = "tmp"
+    for variable, name in folders.items():
         (out / name).mkdir(parents=True, exist_ok=True)
         os.environ[variable] = str(out / name)
 
