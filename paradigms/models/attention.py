@@ -6,7 +6,7 @@ model width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -129,7 +129,7 @@ class Attention(nn.Module):
         if cache is None or self.q_norm is not None or self.rotary is None:
             return None
         H, K, D = self.num_heads, self.num_kv_heads, self.head_dim
-        qkv, bias, out, table, grouped = self.qkv, self.qkv_bias, row_product(self.out), self.table, H != K
+        qkv, bias, out, table, grouped = self.qkv, self.qkv_bias, self.row_out(), self.table, H != K
         mm, addmm, attend, take = torch.mm, torch.addmm, F.scaled_dot_product_attention, cache.take_one
 
         def step(x_1E: Tensor, place: Place) -> Tensor:
@@ -141,6 +141,10 @@ class Attention(nn.Module):
             return out(y_1H1D.view(1, H * D))
 
         return step
+
+    def row_out(self) -> Callable[[Tensor], Tensor]:
+        """The projection back, of one row."""
+        return row_product(self.out)
 
     def forward(self, x_RE: Tensor, span: Span, cache: KVCache | QuantisedKVCache | None) -> Tensor:
         q_BHTD, k_BKSD, v_BKSD = self.project(x_RE, span)

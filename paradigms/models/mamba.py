@@ -7,7 +7,7 @@ rank of dt, K width of the convolution, W = K - 1, S = W + T places.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -179,7 +179,7 @@ class Mamba(nn.Module):
         weight, bias, conv, rates, normed = self.conv_weight, self.conv_bias, self._conv, self._rates, self._normed
         halves, parts, has_norms = (I, I), (self.rank, N, N), self.config.inner_norms is not None
         mm, addmm, silu, softplus, conv_step = torch.mm, torch.addmm, F.silu, F.softplus, kernels.conv_step
-        out = kernels.row_product(self.out)
+        out = self.row_out()
 
         def step(x_1E: Tensor, place: Place) -> Tensor:
             xz_1J = mm(x_1E, in_proj) if in_bias is None else addmm(in_bias, x_1E, in_proj)
@@ -197,6 +197,10 @@ class Mamba(nn.Module):
             return out_1E if out_bias is None else out_1E + out_bias
 
         return step
+
+    def row_out(self) -> Callable[[Tensor], Tensor]:
+        """The projection out, of one row."""
+        return kernels.row_product(self.out)
 
     def forward(self, x_RE: Tensor, span: Span, state: MambaState | None) -> Tensor:
         out_RE = kernels.product(self.scanned(x_RE, span, state), self.out)

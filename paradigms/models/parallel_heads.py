@@ -16,18 +16,19 @@ Dimension letters: B batch, T tokens in, R = B T rows, H query heads, D head wid
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from paradigms.models.attention import Attention, AttentionConfig
-from paradigms.models.kernels import product
+from paradigms.models.kernels import product, row_product
 from paradigms.models.kv_cache import KV_DTYPES
 from paradigms.models.layers import Span, matrix, positive, rms_norm
 from paradigms.models.mamba import Mamba, MambaConfig, MambaState
+from paradigms.models.one_token import Place, Step
 from paradigms.models.sliding_attention import SlidingAttention, SlidingAttentionConfig
 from paradigms.models.state import PairState, StateSpec
 
@@ -130,6 +131,9 @@ class Heads(Attention):
         super().__init__(config, model)
         del self.out
 
+    def row_out(self) -> Callable[[Tensor], Tensor]:
+        return lambda y_1I: y_1I
+
     def merge(self, y_BHTD: Tensor) -> Tensor:
         """[R, I]."""
         return y_BHTD.transpose(1, 2).reshape(-1, self.num_heads * self.head_dim)
@@ -145,6 +149,9 @@ class MambaHeads(Mamba):
     def __init__(self, config: MambaConfig, model: ModelConfig) -> None:
         super().__init__(config, model)
         del self.out
+
+    def row_out(self) -> Callable[[Tensor], Tensor]:
+        return lambda y_1I: y_1I
 
     def forward(self, x_RE: Tensor, span: Span, state: MambaState | None) -> Tensor:
         """[R, I]."""
@@ -168,6 +175,19 @@ class ParallelHeads(nn.Module):
         return PairState(
             self.attention.new_state(batch_size, capacity, spec), self.mamba.new_state(batch_size, capacity, spec)
         )
+
+    def one_token(self, state: PairState) -> Step | None:
+        """See `one_token`."""
+        attend, scan = self.attention.one_token(state.first), self.mamba.one_token(cast(MambaState, state.second))
+        if attend is None or scan is None:
+            return None
+        beta_1, beta_2, eps, out = self.attention_norm, self.mamba_norm, self.norm_eps, row_product(self.out)
+
+        def step(x_1E: Tensor, place: Place) -> Tensor:
+            attended_1I = rms_norm(attend(x_1E, place), beta_1, eps)
+            return out(attended_1I.add_(rms_norm(scan(x_1E, place), beta_2, eps)).div_(2))
+
+        return step
 
     def forward(self, x_RE: Tensor, span: Span, state: PairState | None) -> Tensor:
         seen, recurrent = (None, None) if state is None else state.both

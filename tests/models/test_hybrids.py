@@ -183,6 +183,14 @@ def test_logits_are_those_of_a_loop_over_tokens(name):
         assert [part.window for part in model.config.parts if isinstance(part, ParallelHeadsConfig)] == [6, None]
 
 
+def test_a_layer_of_parallel_heads_is_one_closure_of_the_plan():
+    """`test_one_token` holds what it computes against the whole."""
+    model = random_model(CONFIGS["hymba"], torch.float32)
+    state = model.new_state(1, 8)
+    mixers = [(layer.mixer, part) for layer, part in zip(model.typed_layers(), state.layers, strict=True)]
+    assert all(mixer.one_token(part) is not None for mixer, part in mixers)
+
+
 # ---------------------------------------------------------------- weights that layers share
 
 SHARED = ("norm", "qkv", "out", "inner_norm", "gate_up", "down")
