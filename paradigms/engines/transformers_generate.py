@@ -41,6 +41,7 @@ class TransformersGenerate(Sampling):
 
     use_cache: bool = True
     engine: ClassVar[str] = "transformers"
+    executions: ClassVar[tuple[str, ...]] = ("eager",)
     depends_on_values: ClassVar[bool] = False
 
     def check(self, model: NetworkConfig, *, output_len: int) -> None:

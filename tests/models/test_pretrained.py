@@ -208,6 +208,8 @@ def test_cells_that_cannot_be_are_refused(cell_of, llama):
         (["model=pretrained", "tokenizer=byte"], "does not fit tokenizer.vocab_size=259"),
         (["model=pretrained", "model.max_positions=600"], "more than the 576"),
         (["model=transformers", "train.path=elsewhere"], "leave train.path out"),
+        (["model=transformers", "device.execution=compile"], "device.execution=compile is not possible"),
+        (["model=pretrained", "decoder=transformers_generate", "device.execution=compile"], "is not possible"),
     ):
         with pytest.raises(ValueError, match=words):
             cell = cell_of(*overrides)
