@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paradigms.models import kernels, ssd
+from paradigms.models import kernels
 from paradigms.models.layers import Derived, Span, matrix, positive, rms_norm
-from paradigms.models.one_token import Place, Step, normed
+from paradigms.models.mamba2_row import negative_rates, one_token_step, row_constants
+from paradigms.models.one_token import Step
 from paradigms.models.state import ReplayedState, StateSpec
 
 if TYPE_CHECKING:
@@ -165,9 +166,9 @@ class Mamba2(nn.Module):
             self.inner_norm = nn.Parameter(torch.ones(self.d_inner))
         self.out = matrix(self.d_inner, d_model)
         self.out_bias = nn.Parameter(torch.zeros(d_model)) if config.proj_bias else None
-        self._A = Derived(_negative_rates)
+        self._A = Derived(negative_rates)
         self._conv = Derived(kernels.conv_constants)
-        self._row_constants = Derived(partial(_row_constants, self.d_inner))
+        self.row_constants = Derived(partial(row_constants, self.d_inner))
 
     def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> Mamba2State:
         c = self.config
@@ -178,34 +179,7 @@ class Mamba2(nn.Module):
 
     def one_token(self, state: Mamba2State) -> Step:
         """See `one_token`."""
-        c, H, out_bias, in_proj, D_H1 = self.config, self.num_heads, self.out_bias, self.in_proj, self.D[:, None]
-        parts, row = (self.d_inner, self.conv_dim, H), (1, 1, self.conv_dim)
-        mixed = (self.d_inner, c.num_groups * c.d_state, c.num_groups * c.d_state)
-        heads, inputs, outputs = (H, c.head_dim), (c.num_groups, 1, c.d_state), (c.num_groups, c.d_state, 1)
-        states = (H, c.head_dim, c.d_state)
-        bounded, constants = c.dt_min is not None or c.dt_max is not None, self._row_constants
-        weights = (self.A_log, self.dt_bias, self.in_bias, self.conv_weight, self.conv_bias)
-        addmm, silu, softplus, conv_step, ssd_row = torch.addmm, F.silu, F.softplus, kernels.conv_step, ssd.ssd_row
-        out, gated = kernels.row_product(self.out), self._gated
-        plain = c.norm == "after_gate" and c.num_groups == 1
-        normed_out = normed(self.inner_norm, self.norm_eps, lambda y_1I, place: out(y_1I)) if plain else None
-
-        def step(x_1E: Tensor, place: Place) -> Tensor:
-            A_H1, bias_O, conv_KC, bias_KC = constants(*weights)
-            z_1I, xBC_1C, dt_1H = addmm(bias_O, x_1E, in_proj).split_with_sizes(parts, -1)
-            dt_1H, xBC_11C = softplus(dt_1H), xBC_1C.view(row)
-            if bounded:
-                dt_1H = dt_1H.clamp(c.dt_min, c.dt_max)
-            if state.is_marked:
-                state.log((xBC_11C, dt_1H[:, None]), [1])
-            x, B, C = conv_step(state.conv_BWC, xBC_11C, conv_KC, bias_KC).split_with_sizes(mixed, -1)
-            ssm_HPN = state.ssm_BHPN.view(states)
-            y_HP = ssd_row(x.view(heads), dt_1H.view(H, 1), A_H1, B.view(inputs), C.view(outputs), D_H1, ssm_HPN)
-            y_1I = y_HP.view(z_1I.shape)
-            out_1E = out(gated(y_1I, z_1I)) if normed_out is None else normed_out(silu(z_1I).mul_(y_1I), place)
-            return out_1E if out_bias is None else out_1E + out_bias
-
-        return step
+        return one_token_step(self, state)
 
     def forward(self, x_RE: Tensor, span: Span, state: Mamba2State | None) -> Tensor:
         B, c = span.batch_size, self.config
@@ -219,10 +193,10 @@ class Mamba2(nn.Module):
         if state is not None and span.write:
             state.log((xBC_BTC, dt_BTH), span.num_tokens)
         y_RI = self.scan(xBC_BTC, dt_BTH, state, span.pads_B, write=span.write)
-        out_RE = kernels.product(self._gated(y_RI, z_RI), self.out)
+        out_RE = kernels.product(self.gated(y_RI, z_RI), self.out)
         return out_RE if self.out_bias is None else out_RE + self.out_bias
 
-    def _gated(self, y_RI: Tensor, z_RI: Tensor) -> Tensor:
+    def gated(self, y_RI: Tensor, z_RI: Tensor) -> Tensor:
         """The gate and the norm, whichever stands first."""
         if self.config.norm == "before_gate":
             return self._normed(y_RI) * F.silu(z_RI)
@@ -283,22 +257,3 @@ class Mamba2(nn.Module):
             state.conv_BWC.copy_(seen_BSC[:, T:])
             state.ssm_BHPN.copy_(last_BHPN)
         return (y_BTHP + self.D[:, None] * x_BTHP).reshape(B * T, self.d_inner).to(xBC_BTC.dtype)
-
-
-def _row_constants(
-    d_inner: int,
-    A_log_H: Tensor,
-    dt_bias_H: Tensor,
-    in_bias_O: Tensor | None,
-    conv_weight_CK: Tensor,
-    conv_bias_C: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """What the step of one row needs: A, the bias of the first projection with that of dt, and the convolution."""
-    bias_O = F.pad(dt_bias_H, (d_inner + conv_weight_CK.shape[0], 0))
-    bias_O = bias_O if in_bias_O is None else bias_O + in_bias_O
-    return _negative_rates(A_log_H)[:, None], bias_O, *kernels.conv_constants(conv_weight_CK, conv_bias_C)
-
-
-def _negative_rates(A_log_H: Tensor) -> Tensor:
-    """A, in at least float32."""
-    return -A_log_H.to(torch.promote_types(A_log_H.dtype, torch.float32)).exp()

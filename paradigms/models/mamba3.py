@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -30,13 +31,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paradigms.models import kernels, ssd
-from paradigms.models.layers import Span, matrix, positive, rms_norm
+from paradigms.models.layers import Derived, Span, matrix, positive, rms_norm
+from paradigms.models.mamba3_row import SLOWEST, one_token_step, row_constants
+from paradigms.models.one_token import Step
 from paradigms.models.state import ReplayedState, StateSpec
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
-
-FLATTEST_A = -1e-4  # the slowest decay, as in the reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +158,7 @@ class Mamba3(nn.Module):
         self.B_bias, self.C_bias = (nn.Parameter(torch.ones(self.num_heads * config.d_state)) for _ in range(2))
         self.D = nn.Parameter(torch.ones(self.num_heads))
         self.out = matrix(self.d_inner, d_model)
+        self.row_constants = Derived(partial(row_constants, config.num_groups))
 
     def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> Mamba3State:
         c, H = self.config, self.num_heads
@@ -167,6 +169,10 @@ class Mamba3(nn.Module):
 
         ssm, angle = zeros(c.head_dim, c.d_state, dtype=wide), zeros(c.num_angles, dtype=wide)
         return Mamba3State(self, ssm, angle, zeros(c.head_dim, dtype=spec.dtype), zeros(c.d_state, dtype=spec.dtype))
+
+    def one_token(self, state: Mamba3State) -> Step:
+        """See `one_token`."""
+        return one_token_step(self, state)
 
     def forward(self, x_RE: Tensor, span: Span, state: Mamba3State | None) -> Tensor:
         z_RI, rest_RX = (x_RE @ self.in_proj).split((self.d_inner, sum(self.columns)), -1)
@@ -185,7 +191,7 @@ class Mamba3(nn.Module):
         dt_BTH = F.softplus(dt_BTH + self.dt_bias.to(wide))
         if pads_B is not None:  # dt = 0 leaves state and angle as they are
             dt_BTH = dt_BTH * (torch.arange(T, device=dt_BTH.device) >= pads_B[:, None])[..., None]
-        decay_BTH = dt_BTH * (-F.softplus(A_BTH)).clamp(max=FLATTEST_A)  # of its logarithm
+        decay_BTH = dt_BTH * -F.softplus(A_BTH).clamp(min=SLOWEST)  # of its logarithm
         now_BTH = dt_BTH * mix_BTH.sigmoid()  # weight of this token's x, and of the one before it
         before_BTH = dt_BTH - now_BTH
         angle_BTHS = (dt_BTH[..., None] * (theta_BTS.tanh() * math.pi)[:, :, None]).cumsum(1)

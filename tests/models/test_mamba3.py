@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from models.test_exactness import random_model, tokens
+from models.test_exactness import assert_close, random_model, tokens
 
 from paradigms.models.config import ModelConfig
 from paradigms.models.mamba3 import Mamba3Config, Mamba3State
@@ -114,12 +114,30 @@ def test_angles_stay_small_and_exact_over_many_tokens():
     model = model_of("all turned, groups", torch.float32)
     tokens_BT = tokens(model, 1, 60)
     state, exact = model.new_state(1, 64), model_of("all turned, groups")
-    pieces = [model(tokens_BT[:, t : t + 1], state) for t in range(60)]
+    with torch.no_grad():
+        pieces = [model(tokens_BT[:, t : t + 1], state) for t in range(60)]
     for layer in state.layers:
         assert isinstance(layer, Mamba3State)
         assert layer.angle_BHS.min() >= 0
         assert layer.angle_BHS.max() <= 2 * math.pi
     assert (torch.cat(pieces, 1) - exact(tokens_BT)).abs().max() < 1e-4 * exact(tokens_BT).abs().max().clamp(min=1)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_steps_of_one_row_are_the_whole_and_are_taken_back(name):
+    """The plan of a single row, marked and rolled back on the way, against all tokens at once."""
+    model = model_of(name)
+    tokens_1T = tokens(model, 1, 30)
+    want, state, pieces = model(tokens_1T), model.new_state(1, 64), []
+    with torch.no_grad():
+        for t in range(0, 30, 3):
+            mark = state.mark()
+            pieces.append(torch.cat([model(tokens_1T[:, t + i : t + i + 1], state) for i in range(3)], 1))
+            state.rollback(mark, [1])
+            for i in (1, 2):
+                model(tokens_1T[:, t + i : t + i + 1], state)
+    assert state.plan is not None
+    assert_close(torch.cat(pieces, 1), want)
 
 
 @pytest.mark.parametrize(
