@@ -81,6 +81,11 @@ class Cell:
                 f"workload.stop={work.stop} ends where the text ends, which nobody can extrapolate; "
                 "use workload=fixed_length, or measure.extrapolate_over_s=null"
             )
+        if self.measure.products and not (isinstance(self.model, ModelConfig) and self.model.experts is None):
+            raise ValueError(
+                "measure.products=true times the matrices that every token meets, which a native model without routed "
+                "experts can tell; set measure.products=false"
+            )
         self._check_execution()
         self._check_values(work)
         if getattr(self.corpus, "check", None):

@@ -74,6 +74,7 @@ class Measure:
         memory: a separate pass for peak memory in the first round.
         tokens: also write the per-token table.
         quality: score what was generated, and the model on held-out text.
+        products: also time the bare matrix products of one token, which a decode step cannot undercut.
         extrapolate_over_s: a batch that would take longer, by the steps of the warm-up, is not run: its first forward
             and eight others are timed, the rest is summed, and the unit is marked `extrapolated`. None runs all.
     """
@@ -88,6 +89,7 @@ class Measure:
     memory: bool = True
     tokens: bool = False
     quality: bool = True
+    products: bool = False
     extrapolate_over_s: float | None = None
 
     def __post_init__(self) -> None:

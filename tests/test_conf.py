@@ -103,7 +103,7 @@ def overrides_for(name: str, texts: dict[str, Path]) -> list[str]:
     more: list[str] = []
     if group in ("size", "sized"):  # a size, and what it is for one kind of model
         model, _, size = option.rpartition("_")
-        kind = {"denoiser": "diffusion", "mamba2": "ssm"}.get(model, "ar")
+        kind = {"denoiser": "diffusion", "mamba": "mamba", "mamba2": "ssm"}.get(model, "ar")
         return [f"paradigm={kind}", f"size={size}", "train=random", "measure=latency"]
     if group in ("model", "decoder"):
         more = ["model=denoiser", "decoder=masked_full"] if _denoises(group, option) else []
@@ -259,13 +259,16 @@ def planned(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> l
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_cell_of_an_experiment_is_possible_and_the_first_two_run(name, loader, compose, monkeypatch):
+def test_every_cell_of_an_experiment_is_possible_and_the_first_two_run(name, loader, compose, monkeypatch, tmp_path):
     monkeypatch.setattr("paradigms.cell.gpu_names", lambda: ("a GPU",))  # some experiments are for one
     arguments = [f"experiment={name}"]
     master = compose(*arguments)
     if master.train.source == "zoo":
         arguments += TRAINED
         master = compose(*arguments)
+    of_others = "smollm2" in name
+    if of_others:
+        arguments += [f"model.path={theirs.write_folder(tmp_path / 'theirs')}", "workload.prompt_len=8,9"]
     assert master.sweep.name == name, "its records lie in a folder of its name"
     grid_sizes = [len(str(value).split(",")) for value in master.hydra.sweeper.params.values()]
     cells = planned(loader, master, arguments)
@@ -273,7 +276,8 @@ def test_every_cell_of_an_experiment_is_possible_and_the_first_two_run(name, loa
     assert len({cell.name for cell in cells}) == len({cell.key for cell in cells}) == len(cells)
     for cell in cells[:2]:
         here = {"name": "cpu", "execution": "eager"} if cell.config["device"]["name"] == "cuda" else {}
-        run(shrunk(cell.config) | {"device": {**cell.config["device"], **here}})
+        small = cell.config if of_others else shrunk(cell.config)
+        run(small | {"device": {**cell.config["device"], **here}})
 
 
 def test_the_default_command_is_one_cell(loader, compose):
@@ -305,7 +309,7 @@ def test_a_size_has_equal_parameters_in_every_kind_of_model(size, compose):
     models = [build(cell_config(compose(f"paradigm={name}", *options))).model for name in ("ar", "ssm", "diffusion")]
     parameters = [model.num_parameters() for model in models]
     assert max(parameters) <= 1.01 * min(parameters)
-    assert {model.max_positions for model in models} == {10240} and len({model.d_model for model in models}) == 1
+    assert len({(model.max_positions, model.d_model) for model in models}) == 1
 
 
 def test_a_size_that_a_model_does_not_have_is_an_error(compose):

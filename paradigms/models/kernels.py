@@ -105,7 +105,7 @@ def product(x_RE: Tensor, weights_EO: Tensor) -> Tensor:
 def row_product(weights_EO: Tensor) -> Callable[[Tensor], Tensor]:
     """`product` of one row with these weights, the choice made once; without gradients, on a CPU."""
     multiply, bag = torch.mm, torch.embedding_bag
-    if weights_EO.dtype != torch.float32 or not _as_bag(weights_EO):
+    if not _is_cpu_float32(weights_EO) or not _as_bag(weights_EO):
         return lambda x_1E: multiply(x_1E, weights_EO)
     rows_E, first_row = _all_rows(weights_EO.shape[0])
     return lambda x_1E: bag(weights_EO, rows_E, first_row, False, 0, False, x_1E[0])[0]
