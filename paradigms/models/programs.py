@@ -51,9 +51,10 @@ class Backend(Protocol):
 class Inductor:
     """torch.compile, one function a shape.
 
-    Its guards, which ask at every call whether a program still fits, are left out: they take a fifth of a small step,
+    Most guards, which ask at every call whether a program still fits, are left out: they take a fifth of a small step,
     and programs are looked up by all that may differ (batch, bucket, shapes and dtypes of the state). For that each
-    program is compiled from a code object of its own, to which torch attaches what it compiled.
+    program is compiled from a code object of its own, to which torch attaches what it compiled. The programs themselves
+    still refuse tensors of another size or stride than they were made for.
     """
 
     name, prompts, any_length = "compile", "compile", True
@@ -171,6 +172,8 @@ def tensors_of(state: State | None) -> list[Tensor]:
 
 def _of_state(run: Callable[..., Tensor]) -> Program:
     def program(tokens_BT: Tensor, state: State | None) -> Tensor:
+        if tokens_BT.stride() != (tokens_BT.shape[1], 1):
+            tokens_BT = tokens_BT.clone(memory_format=torch.contiguous_format)
         return run(tokens_BT, None, None) if state is None else run(tokens_BT, state.lengths_B, state.layers)
 
     return program
