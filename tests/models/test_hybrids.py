@@ -38,11 +38,15 @@ THEIRS = {
 
 
 def louder(theirs) -> None:
-    """Weights of three dimensions, which `random_transformers_model` leaves as they are."""
+    """What `random_transformers_model` leaves small: experts, and what Mamba layers select by."""
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():
-            if parameter.dim() == 3 and "conv1d" not in name and "A_log" not in name:
+            if "experts" in name:
                 parameter.mul_(4)
+            elif name.endswith(("x_proj_weight", "dt_proj_weight")):
+                parameter.mul_(20)
+            elif name.endswith("dt_proj_bias"):
+                parameter.add_(3)
 
 
 @pytest.mark.parametrize("config", THEIRS.values(), ids=THEIRS)
