@@ -23,7 +23,7 @@ from paradigms.data.splits import Corpus
 from paradigms.data.stream import evaluation_windows, token_stream
 from paradigms.data.tokenizers import Tokenizer
 from paradigms.measure.environment import code_hash, machine_line
-from paradigms.models import pretrained
+from paradigms.models import checkpoint_files, pretrained
 from paradigms.models.config import ModelConfig
 from paradigms.models.network import NetworkConfig
 from paradigms.models.transformers_model import TransformersConfig
@@ -170,7 +170,7 @@ class Pretrained:
 
     def checkpoint_id(self, wanted: Wanted) -> str:
         self._check(wanted)
-        return pretrained.weights_sha256(self.path)[:16]
+        return checkpoint_files.weights_sha256(self.path)[:16]
 
     def load(self, wanted: Wanted, report: Report) -> Weights:
         self._check(wanted)

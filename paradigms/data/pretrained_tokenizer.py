@@ -38,7 +38,7 @@ class PretrainedTokenizer:
     @property
     def vocab_size(self) -> int:
         """Rows of the model's embedding, which may be more than the tokenizer uses."""
-        from paradigms.models.pretrained import read_config
+        from paradigms.models.checkpoint_files import read_config
 
         return _vocab_size(read_config(self.path))
 
@@ -127,7 +127,7 @@ class IdsOnly(Tokenizer):
 
 @lru_cache(maxsize=4)
 def _load(path: str) -> Tokenizer:
-    from paradigms.models.pretrained import locate, read_config
+    from paradigms.models.checkpoint_files import locate, read_config
 
     place, config = locate(path), read_config(path)
     found = _special_ids(place, config)

@@ -26,8 +26,7 @@ from paradigms.decoding.sampling import Sampling
 from paradigms.decoding.stopping import Vocabulary, finish
 from paradigms.engines.theirs import as_theirs, require_theirs
 from paradigms.models.network import NetworkConfig
-from paradigms.models.transformers_cache import cache_bytes
-from paradigms.models.transformers_model import cache_argument, new_cache
+from paradigms.models.transformers_cache import cache_argument, cache_bytes, new_cache
 from paradigms.paradigm import Event, Request, StateBytes
 
 

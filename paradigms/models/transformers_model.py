@@ -10,7 +10,6 @@ Dimension letters: B batch, T tokens in, K columns wanted, S columns cached, V v
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +20,14 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from paradigms.models import pretrained
-from paradigms.models.transformers_cache import cache_bytes, holds_recurrence, tensors_of
+from paradigms.models import checkpoint_files, pretrained
+from paradigms.models.transformers_cache import (
+    TransformersState,
+    cache_argument,
+    holds_recurrence,
+    keeps_cache,
+    new_cache,
+)
 
 NO_LIMIT = 1 << 20  # positions of a model whose config names no limit, as Mamba's
 CONTINUE = (  # recurrent models that take several tokens at once behind a state; tests/models holds them to it
@@ -35,7 +40,6 @@ CONTINUE = (  # recurrent models that take several tokens at once behind a state
     "granitemoehybrid",
     "qwen3_next",
 )
-ELSEWHERE = ("recurrent_gemma", "blt")  # state in the modules, which two texts would share; caches within a cache
 
 
 def transformers_config(path: str, max_positions: int | None = None) -> TransformersConfig:
@@ -50,7 +54,7 @@ def transformers_config(path: str, max_positions: int | None = None) -> Transfor
     """
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    values = pretrained.read_config(path)
+    values = checkpoint_files.read_config(path)
     if values.get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ValueError(
             f"model.path={path} is a {values.get('model_type')!r}, no causal language model of transformers "
@@ -82,7 +86,7 @@ class TransformersConfig:
     @property
     def theirs(self) -> dict[str, Any]:
         """The library's config, defaults filled in."""
-        return pretrained.read_config(self.path)
+        return checkpoint_files.read_config(self.path)
 
     @property
     def has_state(self) -> bool:
@@ -103,63 +107,12 @@ class TransformersConfig:
         """Random weights, in float32."""
         from transformers import AutoModelForCausalLM
 
-        config = pretrained.transformers_config(pretrained.locate(self.path))
+        config = checkpoint_files.transformers_config(checkpoint_files.locate(self.path))
         return TransformersModel(AutoModelForCausalLM.from_config(config, dtype=torch.float32), self)
 
     def load(self) -> TransformersModel:
         """The checkpoint's weights, in float32."""
         return TransformersModel(pretrained.transformers_model(self.path, dtype=torch.float32), self)
-
-
-class TransformersState:
-    """A cache of `transformers` and the lengths of its rows.
-
-    Attributes:
-        lengths: tokens each row has seen.
-        num_columns: columns cached, padding included.
-        seen_BS: which of them hold tokens; None when all do.
-    """
-
-    form = "growing"
-
-    def __init__(self, cache: Any, batch_size: int, max_len: int) -> None:
-        self.cache, self.max_len = cache, max_len
-        self.lengths, self.num_columns = [0] * batch_size, 0
-        self.seen_BS: Tensor | None = None
-
-    @property
-    def uniform_length(self) -> int | None:
-        """The length of every row when all are equal, else None."""
-        return self.lengths[0] if len(set(self.lengths)) == 1 else None
-
-    @property
-    def used_bytes(self) -> int:
-        return cache_bytes(self.cache, self.lengths, self.num_columns)[0]
-
-    @property
-    def allocated_bytes(self) -> int:
-        return cache_bytes(self.cache, self.lengths, self.num_columns)[1]
-
-    def copy(self) -> TransformersState:
-        other = copy.copy(self)
-        other.cache = copy.deepcopy(self.cache)
-        return other
-
-    def select_rows(self, rows: Sequence[int]) -> None:
-        """Keep these rows in this order; a row may be taken more than once."""
-        device = next(tensor.device for layer in self.cache.layers for tensor in tensors_of(layer))
-        rows_N = torch.tensor(list(rows), dtype=torch.long, device=device)
-        self.cache.reorder_cache(rows_N)
-        self.lengths = [self.lengths[row] for row in rows]
-        self.seen_BS = None if self.seen_BS is None else self.seen_BS[rows_N]
-
-    def mark(self) -> None:
-        raise ValueError(
-            "a cache of transformers cannot go back; use a native model (model=pretrained) for this decoder"
-        )
-
-    def insert(self, other: Any, at: Sequence[int] | None = None) -> None:
-        raise ValueError("a cache of transformers takes no new rows; use a native model (model=pretrained) for this")
 
 
 class TransformersModel(nn.Module):
@@ -332,32 +285,11 @@ class TransformersModel(nn.Module):
         return logits_BTV[:, logits_at]
 
 
-def cache_argument(theirs: Any) -> str:
-    """Name of the argument of its forward that takes a cache: `past_key_values`, since transformers 5.24 `cache`."""
-    takes = inspect.signature(theirs.forward).parameters
-    return next((name for name in ("cache", "past_key_values", "cache_params") if name in takes), "cache")
-
-
-def new_cache(theirs: Any) -> Any | None:
-    """An empty cache for a model; None for one that keeps its state in a way of its own."""
-    from transformers import DynamicCache
-
-    if not keeps_cache(type(theirs), theirs.config):
-        return None
-    return DynamicCache(config=theirs.config.get_text_config(decoder=True))
-
-
-def keeps_cache(kind: Any, config: Any) -> bool:
-    """Whether a class of theirs keeps all its state in the library's plain cache."""
-    layered = hasattr(config.get_text_config(decoder=True), "num_hidden_layers")
-    return layered and config.model_type not in ELSEWHERE and kind._supports_default_dynamic_cache()
-
-
 @lru_cache(maxsize=64)
 def _has_cache(path: str) -> bool:
     from transformers import AutoModelForCausalLM
 
-    config = pretrained.transformers_config(pretrained.locate(path))
+    config = checkpoint_files.transformers_config(checkpoint_files.locate(path))
     return keeps_cache(AutoModelForCausalLM._model_mapping[type(config)], config)
 
 

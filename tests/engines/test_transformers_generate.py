@@ -18,8 +18,7 @@ from paradigms.models.config import ModelConfig
 from paradigms.models.families import FAMILIES
 from paradigms.models.feed_forward import FeedForwardConfig
 from paradigms.models.pretrained import load_native, native_config
-from paradigms.models.transformers_cache import tensors_of
-from paradigms.models.transformers_model import cache_argument, new_cache
+from paradigms.models.transformers_cache import cache_argument, new_cache, tensors_of
 from paradigms.paradigm import Request
 
 V, MASK, EOS = 50, 2, 1

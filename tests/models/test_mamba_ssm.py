@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from models.hf import check_equal_logits, random_transformers_model, tokens
 from safetensors.torch import save_file
 
-from paradigms.models import pretrained
+from paradigms.models import checkpoint_files, pretrained
 from paradigms.models.families import mamba_ssm
 from paradigms.models.layers import rms_norm
 
@@ -66,7 +66,7 @@ def test_a_checkpoint_is_the_same_function_as_in_transformers(case, safetensors,
     native = pretrained.load_native(str(folder), native_config).eval().requires_grad_(False)
     padded = not theirs_config.get("use_bias")  # a bias of padding reaches their first tokens
     check_equal_logits(theirs, native, padded=padded)
-    assert len(pretrained.weights_sha256(str(folder))) == 64
+    assert len(checkpoint_files.weights_sha256(str(folder))) == 64
 
 
 def test_a_feed_forward_behind_each_layer(tmp_path):

@@ -13,9 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from paradigms import bench, build, cli
-from paradigms.models import pretrained
+from paradigms.models import checkpoint_files, pretrained
+from paradigms.models.checkpoint_files import read_config, weights_sha256
 from paradigms.models.families import FAMILIES, family_of
-from paradigms.models.pretrained import load_native, locate, native_config, read_config, weights_sha256
+from paradigms.models.pretrained import load_native, native_config
 from paradigms.models.transformers_model import TransformersConfig
 
 NATIVE = [name for name in theirs.ARCHITECTURES if any(name in family.model_types for family in FAMILIES)]
@@ -28,8 +29,8 @@ def cache(folders):
 
 
 def _forget():
-    for function in (locate, pretrained._read_config, pretrained._sha256_of_state, pretrained._fetched):
-        function.cache_clear()
+    for name in ("locate", "_read_config", "_sha256_of_state", "_fetched"):
+        getattr(checkpoint_files, name).cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -100,13 +101,13 @@ def test_the_config_says_what_the_folder_says(llama):
 def test_the_hash_is_that_of_the_files_and_read_once(tmp_path, monkeypatch):
     theirs.write_folder(tmp_path)
     reads = []
-    digest = pretrained.hashlib.file_digest
+    digest = checkpoint_files.hashlib.file_digest
 
     def watched(file, kind):
         reads.append(file.name)
         return digest(file, kind)
 
-    monkeypatch.setattr(pretrained.hashlib, "file_digest", watched)
+    monkeypatch.setattr(checkpoint_files.hashlib, "file_digest", watched)
     first = weights_sha256(str(tmp_path))
     num_reads = len(reads)
     for _ in range(100):
@@ -123,7 +124,7 @@ def test_the_hash_is_that_of_the_files_and_read_once(tmp_path, monkeypatch):
 def test_planning_imports_transformers_at_most_once(llama, monkeypatch):
     first = read_config(str(llama))
     _forget()
-    monkeypatch.setattr(pretrained, "_filled_in", lambda place: pytest.fail("not cached"))
+    monkeypatch.setattr(checkpoint_files, "_filled_in", lambda place: pytest.fail("not cached"))
     assert read_config(str(llama)) == first
 
 
@@ -134,7 +135,7 @@ def test_what_is_not_there_is_one_clear_line(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     cases = {
-        str(pretrained.SMOLLM2): "`make smollm2`",
+        str(checkpoint_files.SMOLLM2): "`make smollm2`",
         "no/such/folder": "does not exist; give a folder",
         "file.txt": "neither a folder nor a .gguf file",
         "empty": "has no config.json",

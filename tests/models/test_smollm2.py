@@ -18,7 +18,8 @@ from paradigms.engines.transformers_generate import TransformersGenerate
 from paradigms.measure.clock import HostClock
 from paradigms.measure.timeline import record
 from paradigms.models import smollm2
-from paradigms.models.pretrained import SMOLLM2, load_native, native_config, transformers_model
+from paradigms.models.checkpoint_files import SMOLLM2
+from paradigms.models.pretrained import load_native, native_config, transformers_model
 from paradigms.models.transformers_model import TransformersModel, transformers_config
 from paradigms.paradigm import Request
 
