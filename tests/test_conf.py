@@ -6,6 +6,7 @@ Files are found, not listed: a new one is tested as soon as it lies there.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.errors import MissingConfigException
 from hydra.types import RunMode
+from hydra.utils import get_class, get_object
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -31,7 +33,7 @@ from paradigms.cell import Cell
 from paradigms.data import stdlib_text
 from paradigms.grid import Composer, expand, plan_cells
 from paradigms.measure.environment import gpu_names
-from paradigms.models.config import ModelConfig
+from paradigms.models.config import PARTS, ModelConfig
 from paradigms.plan import PlannedCell, SweepOptions
 from paradigms.records import canonical_json
 
@@ -202,6 +204,25 @@ def test_a_file_composes_builds_and_passes_its_check(name, compose, texts, monke
             cell.check()
     else:
         cell.check()
+
+
+@pytest.mark.parametrize("name", [name for name in OF_A_CELL if name.startswith(("model/", "decoder/"))])
+def test_a_file_spells_out_every_field_so_that_an_override_needs_no_plus(name):
+    values = OmegaConf.to_container(OmegaConf.load(cli.CONF / f"{name}.yaml"))
+    assert isinstance(values, dict)
+    for where, given in described(values, name):
+        kind = get_class(given["_target_"])
+        fields = {field.name for field in dataclasses.fields(kind)}
+        assert fields - given.keys() - set(PARTS) == set(), where
+
+
+def described(values: dict[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every section of a file that names a dataclass."""
+    if dataclasses.is_dataclass(get_object(values["_target_"])):
+        yield where, values
+    for name, part in values.items():
+        if isinstance(part, dict):
+            yield from described(part, f"{where}: {name}")
 
 
 @pytest.mark.parametrize("name", [name for name in OF_A_CELL if name not in ("corpus/hub", "device/cuda")])
