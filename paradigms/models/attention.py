@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from paradigms.models.kernels import product, row_product
 from paradigms.models.kv_cache import KV_DTYPES, KVCache, QuantisedKVCache, kv_bytes, new_kv_tensors
+from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layers import Span, matrix, positive, rms_norm
 from paradigms.models.one_token import Place, Step
 from paradigms.models.rotary import RopeScaling, Rotary, rotate
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionConfig:
+class AttentionConfig(LayerConfig):
     """Attention layer.
 
     Attributes:
@@ -48,7 +49,6 @@ class AttentionConfig:
     qk_norm: bool = False
 
     key: ClassVar[str] = "attention"
-    recurrent: ClassVar[bool] = False
     kv_dtypes: ClassVar[tuple[str, ...]] = KV_DTYPES
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from paradigms.models.attention import AttentionConfig
 from paradigms.models.experts import ExpertsConfig
 from paradigms.models.feed_forward import FeedForwardConfig
 from paradigms.models.latent_attention import LatentAttentionConfig
+from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layers import NORM_EPS, positive
 from paradigms.models.mamba import MambaConfig
 from paradigms.models.mamba2 import Mamba2Config
@@ -152,16 +153,15 @@ class ModelConfig:
 
     def part(self, letter: str) -> Any:
         """Config of a layer, with what it takes from other parts filled in (`within`)."""
-        part = getattr(self, LAYERS[letter].key)
-        return part.within(self) if hasattr(part, "within") else part
+        part: LayerConfig = getattr(self, LAYERS[letter].key)
+        return part.within(self)
 
     @property
     def parts(self) -> list[Any]:
-        """Config of each layer in turn; a kind whose layers differ has `at(n)`, n counting its kind in a block."""
+        """Config of each layer in turn."""
         parts, seen = [], dict.fromkeys(self.block, 0)
         for letter in self.block:
-            part = self.part(letter)
-            parts.append(part.at(seen[letter]) if hasattr(part, "at") else part)
+            parts.append(self.part(letter).at(seen[letter]))
             seen[letter] += 1
         return parts * self.num_blocks
 
@@ -171,7 +171,7 @@ class ModelConfig:
         """All parameters; an embedding that is the output head too, and what layers share, are counted once."""
         layers = sum(self.d_model + part.num_parameters(self.d_model) for part in self.parts)
         kinds = [self.part(letter) for letter in sorted(set(self.block))]
-        shared = sum(kind.shared_parameters(self.d_model) for kind in kinds if hasattr(kind, "shared_parameters"))
+        shared = sum(kind.shared_parameters(self.d_model) for kind in kinds)
         return (1 if self.tied_head else 2) * self.vocab_size * self.d_model + self.d_model + layers + shared
 
     def state_bytes(self, *, batch_size: int, length: int, itemsize: int, kv_dtype: str | None = None) -> int:
@@ -183,7 +183,7 @@ class ModelConfig:
             return 0
 
         def bytes_of(part: Any) -> int:
-            stored = {"kv_dtype": kv_dtype} if hasattr(part, "kv_dtypes") else {}
+            stored = {"kv_dtype": kv_dtype} if part.kv_dtypes else {}
             return part.state_bytes(self.d_model, length=length, itemsize=itemsize, **stored)
 
         return batch_size * sum(bytes_of(part) for part in self.parts)
@@ -192,7 +192,7 @@ class ModelConfig:
         """Raise ValueError unless all keys and values of this model can be stored so, and there are some."""
         if kv_dtype is None:
             return
-        storing = [part for part in self.parts if hasattr(part, "kv_dtypes")]
+        storing = [part for part in self.parts if part.kv_dtypes]
         if not storing:
             raise ValueError(f"kv_dtype={kv_dtype}: model.block={self.block!r} has no layer of keys and values")
         for part in self.parts:

@@ -1,13 +1,12 @@
 """What a token costs, by formula: parameters it uses, bytes of weights a forward reads, matrix products it computes.
 
 Only experts make these differ from the parameter count, and only attention makes them grow with the context. Each kind
-of layer tells its own part (`matmul_flops`, `expert_parameters` of its config); a kind that does not is taken to put
-every token through all its matrices once.
+of layer tells its own part (`LayerConfig.matmul_flops`, `LayerConfig.idle_parameters`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
@@ -43,22 +42,11 @@ def matmul_flops(config: ModelConfig, *, num_tokens: int, context: int, num_logi
     Norms, activations, convolutions, scans and softmax are not matrix products and not counted.
     """
     logits = num_tokens if num_logits is None else num_logits
-    layers = sum(_flops(part, config.d_model, num_tokens, context) for part in config.parts)
+    parts, size = config.parts, config.d_model
+    layers = sum(part.matmul_flops(size, num_tokens=num_tokens, context=context) for part in parts)
     return layers + 2 * logits * config.d_model * config.vocab_size
 
 
 def _idle(config: ModelConfig, experts_touched: float | None) -> int:
     """Parameters of routed experts that are not touched."""
-    idle = 0
-    for part in config.parts:
-        if hasattr(part, "expert_parameters"):
-            touched = part.top_k if experts_touched is None else experts_touched
-            idle += round((part.num_experts - touched) * part.expert_parameters(config.d_model))
-    return idle
-
-
-def _flops(part: Any, d_model: int, num_tokens: int, context: int) -> int:
-    if hasattr(part, "matmul_flops"):
-        return part.matmul_flops(d_model, num_tokens=num_tokens, context=context)
-    shared = part.shared_parameters(d_model) if hasattr(part, "shared_parameters") else 0
-    return 2 * num_tokens * (part.num_parameters(d_model) + shared)
+    return sum(part.idle_parameters(config.d_model, experts_touched) for part in config.parts)

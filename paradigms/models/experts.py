@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from paradigms.models import expert_products
 from paradigms.models.feed_forward import FeedForward
+from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layers import Span, matrix, positive
 from paradigms.models.one_token import Place, Step
 from paradigms.models.state import StateSpec
@@ -30,7 +31,7 @@ SCORINGS = ("softmax", "sigmoid")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpertsConfig:
+class ExpertsConfig(LayerConfig):
     """Mixture-of-experts layer.
 
     Attributes:
@@ -65,7 +66,6 @@ class ExpertsConfig:
     balance_loss: float = 0.01
 
     key: ClassVar[str] = "experts"
-    recurrent: ClassVar[bool] = False
     free: ClassVar[tuple[str, int]] = ("width", 8)
 
     def within(self, model: ModelConfig) -> ExpertsConfig:
@@ -113,6 +113,10 @@ class ExpertsConfig:
         """Of the router, the shared experts and so many routed ones (a mean over layers or steps may be broken)."""
         shared = 3 * d_model * self.num_shared * (self.shared_width or 0) + self.shared_gate * d_model
         return d_model * self.num_experts + shared + round(num_touched * self.expert_parameters(d_model))
+
+    def idle_parameters(self, d_model: int, experts_touched: float | None) -> int:
+        touched = self.top_k if experts_touched is None else experts_touched
+        return round((self.num_experts - touched) * self.expert_parameters(d_model))
 
     def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
         return 2 * num_tokens * self.touched_parameters(d_model, self.top_k)

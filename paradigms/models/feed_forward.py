@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paradigms.models.kernels import product, row_product
+from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layers import Span, matrix, positive
 from paradigms.models.one_token import Place, Step
 from paradigms.models.state import StateSpec
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeedForwardConfig:
+class FeedForwardConfig(LayerConfig):
     """Feed-forward layer.
 
     Attributes:
@@ -32,8 +33,7 @@ class FeedForwardConfig:
     width: int = 344
 
     key: ClassVar[str] = "feed_forward"
-    recurrent: ClassVar[bool] = False
-    free: ClassVar[tuple[str, int]] = ("width", 8)  # what target_parameters solves for, and in which steps
+    free: ClassVar[tuple[str, int]] = ("width", 8)
 
     def check(self, model: ModelConfig) -> None:
         positive(f"model.{self.key}", width=self.width)

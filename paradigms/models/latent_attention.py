@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from paradigms.models import latent_step
 from paradigms.models.kernels import product
 from paradigms.models.kv_cache import KVCache
+from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layers import Span, matrix, positive, rms_norm
 from paradigms.models.one_token import Step
 from paradigms.models.rotary import RopeScaling, Rotary, rotate
@@ -38,7 +39,7 @@ FORMS = ("expanded", "latent", "absorbed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatentAttentionConfig:
+class LatentAttentionConfig(LayerConfig):
     """Multi-head latent attention layer.
 
     Attributes:
@@ -67,7 +68,6 @@ class LatentAttentionConfig:
     form: str = "absorbed"
 
     key: ClassVar[str] = "latent_attention"
-    recurrent: ClassVar[bool] = False
     not_weights: ClassVar[tuple[str, ...]] = ("form",)
 
     def __post_init__(self) -> None:

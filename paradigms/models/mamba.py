@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paradigms.models import kernels
+from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layers import Derived, Span, matrix, positive, rms_norm
 from paradigms.models.one_token import Place, Step
 from paradigms.models.selective_scan import selective_row, selective_update
@@ -28,7 +29,7 @@ INNER_NORMS = ("plain", "weighted")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MambaConfig:
+class MambaConfig(LayerConfig):
     """Mamba layer, in its paper's words.
 
     Attributes:

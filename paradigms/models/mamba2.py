@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paradigms.models import kernels
+from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layers import Derived, Span, matrix, positive, rms_norm
 from paradigms.models.mamba2_row import negative_rates, one_token_step, row_constants
 from paradigms.models.one_token import Step
@@ -29,7 +30,7 @@ NORMS = ("after_gate", "before_gate")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mamba2Config:
+class Mamba2Config(LayerConfig):
     """Mamba-2 layer, in its paper's words.
 
     Attributes:

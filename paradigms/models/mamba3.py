@@ -31,6 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paradigms.models import kernels, ssd
+from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layers import Derived, Span, matrix, positive, rms_norm
 from paradigms.models.mamba3_row import SLOWEST, one_token_step, row_constants
 from paradigms.models.one_token import Step
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mamba3Config:
+class Mamba3Config(LayerConfig):
     """Mamba-3 layer.
 
     Attributes:

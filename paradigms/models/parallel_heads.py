@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from paradigms.models.attention import Attention, AttentionConfig
 from paradigms.models.kernels import product, row_product
 from paradigms.models.kv_cache import KV_DTYPES
+from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layers import Span, matrix, positive, rms_norm
 from paradigms.models.mamba import Mamba, MambaConfig, MambaState
 from paradigms.models.one_token import Place, Step
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParallelHeadsConfig:
+class ParallelHeadsConfig(LayerConfig):
     """Layer of attention heads and Mamba heads.
 
     Attributes:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from paradigms.models.kernels import product
 from paradigms.models.kv_cache import KV_DTYPES, KVCache, QuantisedKVCache, kv_bytes, new_kv_tensors
+from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layers import Span, matrix, positive, rms_norm
 from paradigms.models.mamba import MambaConfig
 from paradigms.models.state import PairState, StateSpec
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedAttentionConfig:
+class SharedAttentionConfig(LayerConfig):
     """Shared attention block before a Mamba layer.
 
     Attributes:

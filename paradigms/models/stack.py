@@ -271,4 +271,4 @@ class Model(nn.Module):
 
 
 def _layer(part: Any, config: ModelConfig, shared: nn.ModuleDict) -> Layer | StreamLayer:
-    return (StreamLayer if getattr(part, "reads_stream", False) else Layer)(part, config, shared)
+    return (StreamLayer if part.reads_stream else Layer)(part, config, shared)

@@ -123,12 +123,8 @@ def network_dict(config: ModelConfig) -> dict[str, Any]:
     values = config_dict(config)
     for key, kind in PARTS.items():
         if values[key] is not None:
-            values[key] = {name: value for name, value in values[key].items() if name not in _not_weights(kind)}
+            values[key] = {name: value for name, value in values[key].items() if name not in kind.not_weights}
     return values
-
-
-def _not_weights(kind: Any) -> tuple[str, ...]:
-    return getattr(kind, "not_weights", ())
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
