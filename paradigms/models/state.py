@@ -73,6 +73,9 @@ class LayerState:
         """Be as if only these tokens, counted from lengths[b], had come since the mark, in this order."""
         raise NotImplementedError
 
+    def check_columns(self, columns: Sequence[Sequence[int]]) -> None:
+        """Raise ValueError when `keep` cannot keep these."""
+
     def select_rows(self, rows_N: Tensor) -> None:
         """Keep these rows, in this order; a row may be taken twice."""
         for name in self.names:
@@ -182,11 +185,13 @@ class ReplayedState(LayerState):
                 self.feed(*_first(inputs, num_tokens, taken))
 
     def keep(self, lengths: Sequence[int], columns: Sequence[Sequence[int]]) -> None:
+        self.rollback([len(chosen) for chosen in columns])
+
+    def check_columns(self, columns: Sequence[Sequence[int]]) -> None:
         if any(list(chosen) != list(range(len(chosen))) for chosen in columns):
             raise ValueError(
                 "a recurrent state or a ring buffer runs along one path; it cannot keep a branch of a tree"
             )
-        self.rollback([len(chosen) for chosen in columns])
 
 
 class PairState(LayerState):
@@ -224,6 +229,10 @@ class PairState(LayerState):
     def keep(self, lengths: Sequence[int], columns: Sequence[Sequence[int]]) -> None:
         for one in self.both:
             one.keep(lengths, columns)
+
+    def check_columns(self, columns: Sequence[Sequence[int]]) -> None:
+        for one in self.both:
+            one.check_columns(columns)
 
     def select_rows(self, rows_N: Tensor) -> None:
         for one in self.both:
@@ -320,7 +329,8 @@ class State:
 
     def release(self, mark: Mark) -> None:
         """Give up a mark: everything since is kept."""
-        self._take(mark)
+        self._check(mark)
+        self._mark = None
         for layer in self._carried():
             layer.unmark()
 
@@ -328,12 +338,13 @@ class State:
         """Keep the first accepted[b] of row b's tokens since the mark, and forget the others.
 
         Raises:
-            ValueError: the mark is not the newest, or more tokens are accepted than have come.
+            ValueError: the mark is not the newest, or more tokens are accepted than have come; nothing has changed.
         """
-        self._take(mark)
+        self._check(mark)
         come = [length - before for length, before in zip(self.lengths, mark.lengths, strict=True)]
         if any(not 0 <= kept <= new for kept, new in zip(accepted, come, strict=True)):
             raise ValueError(f"accepted={list(accepted)} does not lie between 0 and the tokens since the mark, {come}")
+        self._mark = None
         for layer in self._carried():
             layer.rollback(accepted)
         self._set_lengths([before + kept for before, kept in zip(mark.lengths, accepted, strict=True)])
@@ -342,12 +353,16 @@ class State:
         """Keep the tokens columns[b] of those since the mark, in this order: a path through a tree of drafts.
 
         Raises:
-            ValueError: the mark is not the newest, a column does not exist, or a layer cannot keep a branch.
+            ValueError: the mark is not the newest, a column does not exist, or a layer cannot keep a branch; nothing
+                has changed.
         """
-        self._take(mark)
+        self._check(mark)
         for chosen, length, before in zip(columns, self.lengths, mark.lengths, strict=True):
             if any(not 0 <= column < length - before for column in chosen):
                 raise ValueError(f"columns={list(chosen)} are not among the {length - before} tokens since the mark")
+        for layer in self._carried():
+            layer.check_columns(columns)
+        self._mark = None
         for layer in self._carried():
             layer.keep(mark.lengths, columns)
         self._set_lengths([before + len(chosen) for before, chosen in zip(mark.lengths, columns, strict=True)])
@@ -372,10 +387,10 @@ class State:
         """
         if max(other.lengths) > self.max_len:
             raise ValueError(f"rows of {max(other.lengths)} positions do not fit a state of {self.max_len}")
+        if at is None and self.form == "static":
+            raise ValueError("a static state has a fixed number of rows; name the rows to replace: insert(at=...)")
         self._forget()
         if at is None:
-            if self.form == "static":
-                raise ValueError("a static state has a fixed number of rows; name the rows to replace: insert(at=...)")
             self._capacity = other._capacity = max(self._capacity, other._capacity)
             for layer, theirs in zip(self._carried(), other._carried(), strict=True):
                 layer.append_rows(theirs)
@@ -394,10 +409,9 @@ class State:
     def _carried(self) -> list[LayerState]:
         return [layer for layer in self.layers if layer is not None]
 
-    def _take(self, mark: Mark) -> None:
+    def _check(self, mark: Mark) -> None:
         if self._mark is not mark:
             raise ValueError("this mark is gone: another one was set, or rows have moved, since")
-        self._mark = None
 
     def _forget(self) -> None:
         if self._mark is not None:

@@ -88,10 +88,14 @@ def test_what_a_mark_keeps_is_counted_and_released(model):
 
 
 def test_more_than_came_cannot_be_accepted(model):
-    state = read(model, [tokens(model, 1, 5)[0]])
+    text = tokens(model, 1, 9)[0]
+    state = read(model, [text[:5]])
     mark = state.mark()
     with pytest.raises(ValueError, match="does not lie between 0 and"):
         state.rollback(mark, [1])
+    model(text[None, 5:], state)
+    state.rollback(mark, [2])  # what was refused has changed nothing
+    assert_same_future(model, state, [text[:7]])
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -126,10 +130,12 @@ def test_a_recurrence_reads_no_tree():
     state = read(model, [tokens(model, 1, 5)[0]])
     with pytest.raises(ValueError, match="cannot read a tree"):
         model(tokens(model, 1, 3), state, among_BTT=torch.eye(3, dtype=torch.bool))
-    mark = state.mark()
-    model(tokens(model, 1, 3), state)
+    mark, drafts = state.mark(), tokens(model, 1, 3)
+    model(drafts, state)
     with pytest.raises(ValueError, match="cannot keep a branch"):
         state.keep(mark, [[0, 2]])
+    state.keep(mark, [[0, 1]])
+    assert_same_future(model, state, [torch.cat((tokens(model, 1, 5)[0], drafts[0, :2]))])
 
 
 def test_rows_leave_enter_and_are_replaced(model):
@@ -166,5 +172,7 @@ def test_a_static_state_keeps_its_tensors_and_rows():
     assert places == [tensor.data_ptr() for layer in state.layers if layer for tensor in layer.tensors()]
     with pytest.raises(ValueError, match="never moves its tensors"):
         state.select_rows([0])
+    mark = state.mark()
     with pytest.raises(ValueError, match="fixed number of rows"):
         state.insert(read(model, [text[2, :6]]))
+    state.release(mark)
