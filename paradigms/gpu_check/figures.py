@@ -100,6 +100,6 @@ def forward_flops(cell: Cell, length: int, parameters: int) -> float:
     over half of the pairs when it is causal. The head, which looks at few positions, is left out.
     """
     model: Any = cell.model
-    width = model.attention.num_heads * model.attention.width(model.d_model)
+    width = model.attention.num_heads * model.attention.head_width(model.d_model)
     pairs = length**2 / (2 if model.causal else 1)
     return 2 * (parameters - model.vocab_size * model.d_model) * length + 4 * pairs * width * model.layers.count("A")

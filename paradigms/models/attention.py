@@ -59,15 +59,15 @@ class AttentionConfig(LayerConfig):
     def kv_heads(self) -> int:
         return self.num_kv_heads or self.num_heads
 
-    def width(self, d_model: int) -> int:
+    def head_width(self, d_model: int) -> int:
         """Width of one head."""
         return self.head_dim or d_model // self.num_heads
 
     def check(self, model: ModelConfig) -> None:
         """Raise ValueError for sizes that do not go together."""
         key = f"model.{self.key}"
-        positive(key, num_heads=self.num_heads, num_kv_heads=self.kv_heads, head_dim=self.head_dim or 1)
-        if (self.head_dim is None and model.d_model % self.num_heads) or self.width(model.d_model) % 2:
+        positive(key, num_heads=self.num_heads, num_kv_heads=self.num_kv_heads, head_dim=self.head_dim)
+        if (self.head_dim is None and model.d_model % self.num_heads) or self.head_width(model.d_model) % 2:
             raise ValueError(
                 f"model.d_model={model.d_model} does not split into {key}.num_heads={self.num_heads} heads of even "
                 f"width; change one of them, or set {key}.head_dim"
@@ -78,24 +78,24 @@ class AttentionConfig(LayerConfig):
             raise ValueError(f"{key}.rope_scaling stretches rotary positions; set {key}.rope_theta, or leave it out")
 
     def num_parameters(self, d_model: int) -> int:
-        width = self.width(d_model)
+        width = self.head_width(d_model)
         joined = (self.num_heads + 2 * self.kv_heads) * width
         extra = self.qkv_bias * joined + self.qk_norm * 2 * width
         return d_model * (joined + self.num_heads * width) + extra
 
     def state_bytes(self, d_model: int, *, length: int, itemsize: int, kv_dtype: str | None = None) -> int:
         """2 x kv_heads x head_dim numbers a position, of one row; in 8 bits 2 x kv_heads scales more."""
-        return length * kv_bytes(self.kv_heads, self.width(d_model), itemsize=itemsize, kv_dtype=kv_dtype)
+        return length * kv_bytes(self.kv_heads, self.head_width(d_model), itemsize=itemsize, kv_dtype=kv_dtype)
 
     def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
         """Of the projections, and of two products with every slot in context."""
         heads = (2 * self.num_heads + 2 * self.kv_heads) * d_model + 2 * self.num_heads * context
-        return 2 * num_tokens * heads * self.width(d_model)
+        return 2 * num_tokens * heads * self.head_width(d_model)
 
     def rotary(self, d_model: int) -> Rotary | None:
         if self.rope_theta is None:
             return None
-        return Rotary(dim=self.width(d_model), theta=self.rope_theta, scaling=self.rope_scaling)
+        return Rotary(dim=self.head_width(d_model), theta=self.rope_theta, scaling=self.rope_scaling)
 
     def build(self, model: ModelConfig, shared: nn.ModuleDict) -> Attention:
         return Attention(self, model)
@@ -109,7 +109,7 @@ class Attention(nn.Module):
     def __init__(self, config: AttentionConfig, model: ModelConfig) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads = config.num_heads, config.kv_heads
-        self.head_dim = config.width(model.d_model)
+        self.head_dim = config.head_width(model.d_model)
         self.rotary = config.rotary(model.d_model)
         joined = (config.num_heads + 2 * config.kv_heads) * self.head_dim
         self.qkv = matrix(model.d_model, joined)

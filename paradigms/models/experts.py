@@ -70,8 +70,11 @@ class ExpertsConfig(LayerConfig):
 
     def within(self, model: ModelConfig) -> ExpertsConfig:
         """The same with its widths filled in, as far as the model tells them."""
-        width = self.width or (model.feed_forward.width if model.feed_forward is not None else None)
-        shared = (self.shared_width or width) if self.num_shared else self.shared_width
+        width, shared = self.width, self.shared_width
+        if width is None and model.feed_forward is not None:
+            width = model.feed_forward.width
+        if shared is None and self.num_shared:
+            shared = width
         return dataclasses.replace(self, width=width, shared_width=shared)
 
     def check(self, model: ModelConfig) -> None:
@@ -79,7 +82,7 @@ class ExpertsConfig(LayerConfig):
         key = f"model.{self.key}"
         if self.width is None:
             raise ValueError(f"{key}.width is null and model.block={model.block!r} has no feed-forward to take it from")
-        positive(key, num_experts=self.num_experts, top_k=self.top_k, width=self.width)
+        positive(key, num_experts=self.num_experts, top_k=self.top_k, width=self.width, shared_width=self.shared_width)
         positive(key, num_groups=self.num_groups, top_groups=self.top_groups, group_best=self.group_best)
         if self.scoring not in SCORINGS:
             raise ValueError(f"{key}.scoring={self.scoring!r} is unknown; it is one of {', '.join(SCORINGS)}")

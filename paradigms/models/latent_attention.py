@@ -82,7 +82,7 @@ class LatentAttentionConfig(LayerConfig):
         """Raise ValueError for sizes that do not go together, or an unknown form."""
         key = f"model.{self.key}"
         positive(key, num_heads=self.num_heads, kv_rank=self.kv_rank, nope_dim=self.nope_dim, rope_dim=self.rope_dim)
-        positive(key, value_dim=self.value_dim, q_rank=1 if self.q_rank is None else self.q_rank)
+        positive(key, value_dim=self.value_dim, q_rank=self.q_rank)
         if self.rope_dim % 2:
             raise ValueError(f"{key}.rope_dim={self.rope_dim} must be even: rotary positions turn pairs")
         if self.form not in FORMS:

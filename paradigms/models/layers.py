@@ -120,8 +120,8 @@ class Span:
     memo: dict[object, object] = field(default_factory=dict)  # what one layer worked out and others of its kind reuse
 
 
-def positive(owner: str, **values: float) -> None:
-    """Raise ValueError for the first value below 1; `owner` is the dotted key of the config it stands in."""
+def positive(owner: str, **values: float | None) -> None:
+    """Raise ValueError for the first value below 1 (None is not given); `owner` is the dotted key of their config."""
     for name, value in values.items():
-        if value < 1:
+        if value is not None and value < 1:
             raise ValueError(f"{owner}.{name}={value} must be at least 1")

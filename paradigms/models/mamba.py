@@ -75,8 +75,7 @@ class MambaConfig(LayerConfig):
     def check(self, model: ModelConfig) -> None:
         key = f"model.{self.key}"
         positive(key, expand=self.expand, d_state=self.d_state, d_conv=self.d_conv, chunk_len=self.chunk_len)
-        given = {"d_inner": self.d_inner, "dt_rank": self.dt_rank}
-        positive(key, num_groups=self.num_groups, **{name: value for name, value in given.items() if value is not None})
+        positive(key, d_inner=self.d_inner, dt_rank=self.dt_rank, num_groups=self.num_groups)
         inner = self.inner(model.d_model)
         if inner % self.num_groups or (self.num_groups > 1 and self.inner_norms is not None):
             raise ValueError(

@@ -34,8 +34,8 @@ class Mamba2Config(LayerConfig):
     """Mamba-2 layer, in its paper's words.
 
     Attributes:
-        expand: inner width over model width; None where d_inner says it.
-        d_inner: I, where it is no multiple of the model width (Nemotron-H, Falcon-H1); None is expand x d_model.
+        expand: inner width over model width.
+        d_inner: I itself, whatever `expand` says (Nemotron-H, Falcon-H1); None is expand x d_model.
         head_dim, d_state, num_groups: P, N and G.
         d_conv: K.
         conv_bias, proj_bias: add a bias to the convolution, to both projections.
@@ -45,7 +45,7 @@ class Mamba2Config(LayerConfig):
         chunk_len: tokens that the chunked form computes by one matrix product.
     """
 
-    expand: int | None = 2
+    expand: int = 2
     d_inner: int | None = None
     head_dim: int = 64
     d_state: int = 64
@@ -65,7 +65,7 @@ class Mamba2Config(LayerConfig):
 
     def inner(self, d_model: int) -> int:
         """I."""
-        return self.d_inner or (self.expand or 0) * d_model
+        return self.d_inner or self.expand * d_model
 
     def num_heads(self, d_model: int) -> int:
         return self.inner(d_model) // self.head_dim
@@ -76,11 +76,7 @@ class Mamba2Config(LayerConfig):
 
     def check(self, model: ModelConfig) -> None:
         key = f"model.{self.key}"
-        if (self.expand is None) == (self.d_inner is None):
-            raise ValueError(
-                f"{key}.expand={self.expand} and d_inner={self.d_inner}: give one of them and leave the other null"
-            )
-        positive(key, expand=self.expand or 1, d_inner=self.d_inner or 1, head_dim=self.head_dim)
+        positive(key, expand=self.expand, d_inner=self.d_inner, head_dim=self.head_dim)
         positive(key, d_state=self.d_state, num_groups=self.num_groups, d_conv=self.d_conv, chunk_len=self.chunk_len)
         inner, heads = self.inner(model.d_model), self.num_heads(model.d_model)
         if inner % self.head_dim:

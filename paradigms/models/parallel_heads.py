@@ -85,7 +85,7 @@ class ParallelHeadsConfig(LayerConfig):
     def check(self, model: ModelConfig) -> None:
         """Raise ValueError for sizes that do not go together."""
         key, inner = f"model.{self.key}", self.mamba.inner(model.d_model)
-        positive(key, num_heads=self.num_heads, num_kv_heads=self.num_kv_heads or self.num_heads)
+        positive(key, num_heads=self.num_heads, num_kv_heads=self.num_kv_heads, window=self.window)
         if inner % self.num_heads or (inner // self.num_heads) % 2:
             raise ValueError(
                 f"{key}.num_heads={self.num_heads} must split the Mamba heads' inner width {inner} into heads of even "

@@ -70,7 +70,7 @@ class SharedAttentionConfig(LayerConfig):
     def check(self, model: ModelConfig) -> None:
         """Raise ValueError for sizes that do not go together."""
         key = f"model.{self.key}"
-        positive(key, num_heads=self.num_heads, num_kv_heads=self.kv_heads, head_dim=self.head_dim or 1)
+        positive(key, num_heads=self.num_heads, num_kv_heads=self.num_kv_heads, head_dim=self.head_dim)
         positive(key, width=self.width)
         if self.head_dim is None and 2 * model.d_model % self.num_heads:
             raise ValueError(

@@ -59,7 +59,7 @@ VARIANTS = {
     "no convolution bias": Mamba2Config(conv_bias=False, head_dim=16, d_state=8, chunk_len=5),
     "norm before the gate": Mamba2Config(norm="before_gate", head_dim=16, d_state=8, num_groups=2, chunk_len=5),
     "no norm": Mamba2Config(norm=None, head_dim=16, d_state=8, chunk_len=5),
-    "inner width": Mamba2Config(expand=None, d_inner=96, head_dim=16, d_state=8, num_groups=3, chunk_len=5),
+    "inner width": Mamba2Config(d_inner=96, head_dim=16, d_state=8, num_groups=3, chunk_len=5),
     "bounded dt": Mamba2Config(dt_min=0.01, dt_max=0.03, head_dim=16, d_state=8, chunk_len=5),
 }
 
@@ -134,8 +134,8 @@ def test_cached_and_padded_equal_uncached(name, dtype):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"expand": 2, "d_inner": 128}, "give one of them"),
-        ({"expand": None}, "give one of them"),
+        ({"d_inner": 0}, "d_inner=0 must be at least 1"),
+        ({"d_inner": 130}, "head_dim=64 must divide the inner width of 130"),
         ({"norm": "after"}, "after_gate, before_gate"),
         ({"dt_min": 0.2, "dt_max": 0.1}, "dt_min=0.2"),
         ({"num_groups": 3}, "num_groups=3 must divide the 2 heads"),

@@ -99,7 +99,7 @@ class Jamba:
         if "A" in mixers:
             part = config.part("A")
             found |= {"num_attention_heads": part.num_heads, "num_key_value_heads": part.kv_heads}
-            found |= {"head_dim": part.width(config.d_model)} if part.head_dim is not None else {}
+            found |= {"head_dim": part.head_width(config.d_model)} if part.head_dim is not None else {}
         return found
 
     def entries(self, config: ModelConfig) -> Iterable[Entry]:
@@ -147,7 +147,9 @@ class Jamba:
     @staticmethod
     def _attention(ours: str, theirs: str, config: ModelConfig) -> Iterable[Entry]:
         part = config.part("A")
-        sizes = tuple(heads * part.width(config.d_model) for heads in (part.num_heads, part.kv_heads, part.kv_heads))
+        sizes = tuple(
+            heads * part.head_width(config.d_model) for heads in (part.num_heads, part.kv_heads, part.kv_heads)
+        )
         yield Entry(f"{ours}.qkv", tuple(f"{theirs}.{name}_proj.weight" for name in "qkv"), sizes, transpose=True)
         yield Entry(f"{ours}.out", (f"{theirs}.o_proj.weight",), transpose=True)
 

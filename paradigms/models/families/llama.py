@@ -86,7 +86,7 @@ class Llama:
             "num_hidden_layers": len(letters),
             "num_attention_heads": attention.num_heads,
             "num_key_value_heads": attention.kv_heads,
-            "head_dim": attention.width(config.d_model),
+            "head_dim": attention.head_width(config.d_model),
             "max_position_embeddings": config.max_positions,
             "rms_norm_eps": config.norm_eps,
             "rope_parameters": rope_to(attention.rope_theta, attention.rope_scaling),
@@ -101,7 +101,7 @@ class Llama:
             yield Entry("head", ("lm_head.weight",), transpose=True)
         ff_width = config.part("F").width
         for i, attention in enumerate(config.parts[::2]):
-            width = attention.width(config.d_model)
+            width = attention.head_width(config.d_model)
             heads = tuple(count * width for count in (attention.num_heads, attention.kv_heads, attention.kv_heads))
             ours, mlp, theirs = f"layers.{2 * i}", f"layers.{2 * i + 1}", f"model.layers.{i}"
             yield Entry(f"{ours}.norm", (f"{theirs}.input_layernorm.weight",))

@@ -55,15 +55,18 @@ class Mamba2:
         )
 
     def to_transformers(self, config: ModelConfig) -> dict[str, Any] | None:
-        if set(config.block) != {"M"} or config.part("M").norm != "after_gate" or config.part("M").expand is None:
+        if set(config.block) != {"M"} or config.part("M").norm != "after_gate":
             return None
         mamba = config.part("M")
+        expand, rest = divmod(mamba.inner(config.d_model), config.d_model)
+        if rest:  # their inner width is a multiple of the model's
+            return None
         return {
             "model_type": "mamba2",
             "vocab_size": config.vocab_size,
             "hidden_size": config.d_model,
             "num_hidden_layers": len(config.layers),
-            "expand": mamba.expand,
+            "expand": expand,
             "num_heads": mamba.num_heads(config.d_model),
             "head_dim": mamba.head_dim,
             "state_size": mamba.d_state,

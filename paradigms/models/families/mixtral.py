@@ -66,7 +66,7 @@ class Mixtral:
         kind = next((kind for kind, has in KINDS.items() if has == extras), None)
         if kind is None or not _computes(kind, experts) or ("F" in letters and kind == "mixtral"):
             return None
-        if kind == "qwen2_moe" and attention.width(config.d_model) * attention.num_heads != config.d_model:
+        if kind == "qwen2_moe" and attention.head_width(config.d_model) * attention.num_heads != config.d_model:
             return None
         width = experts.width
         sizes: dict[str, Any] = {"intermediate_size": width, "num_local_experts": experts.num_experts}
@@ -81,7 +81,7 @@ class Mixtral:
         if kind == "qwen2_moe":
             sizes |= {"shared_expert_intermediate_size": experts.num_shared * experts.shared_width}
         else:
-            sizes |= {"head_dim": attention.width(config.d_model)}
+            sizes |= {"head_dim": attention.head_width(config.d_model)}
         return {
             "model_type": kind,
             "vocab_size": config.vocab_size,
@@ -105,7 +105,7 @@ class Mixtral:
             yield Entry("head", ("lm_head.weight",), transpose=True)
         attention = config.part("A")
         heads = (attention.num_heads, attention.kv_heads, attention.kv_heads)
-        sizes = tuple(count * attention.width(config.d_model) for count in heads)
+        sizes = tuple(count * attention.head_width(config.d_model) for count in heads)
         for i, letter in enumerate(config.layers[1::2]):
             ours, mlp, theirs = f"layers.{2 * i}", f"layers.{2 * i + 1}", f"model.layers.{i}"
             yield Entry(f"{ours}.norm", (f"{theirs}.input_layernorm.weight",))
