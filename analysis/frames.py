@@ -21,15 +21,15 @@ import pandas as pd
 from paradigms.records import STATUSES, canonical_json
 
 TEXT = ("key", "cell_key", "status", "error", "started_at", "machine_id", "machine", "cpu", "gpu", "code", "checkpoint",
-        "execution", "kernels", "corpus_sha256", "torch_version", "python_version", "transformers_version",
+        "engine", "execution", "kernels", "corpus_sha256", "torch_version", "python_version", "transformers_version",
         "paradigm.name", "paradigm.label", "sweep.name")  # fmt: skip
 FLAGS = ("contended", "extrapolated", "is_anchor", "warmup_steady", "bits_per_byte_is_bound", "corpus_is_zoo_corpus")
 SLOW = 1.2  # a probe this much slower than the machine's best marks its unit
 WORK = ("workload.output_len", "workload.prompt_len", "workload.batch_size")
 BYTES = ("weight_bytes", "state_used_bytes", "state_allocated_bytes", "state_formula_bytes", "peak_tensor_bytes",
          "peak_rss_bytes", "cuda_peak_allocated_bytes", "cuda_peak_reserved_bytes")  # fmt: skip
-UNIT_NUMBERS = ("round", "parameters", *BYTES, "import_s", "load_s", "compile_s", "warmup_s", "steady_s", "num_warmups",
-                "forwards_timed", "bits_per_byte", "bits_per_byte_se", "checkpoint_tokens",
+UNIT_NUMBERS = ("round", "parameters", *BYTES, "import_s", "load_s", "products_s", "compile_s", "warmup_s", "steady_s",
+                "num_warmups", "forwards_timed", "bits_per_byte", "bits_per_byte_se", "checkpoint_tokens",
                 "load_before", "load_after", "steal_fraction",
                 "cpu_mhz_before", "cpu_mhz_after", "probe_before_s", "probe_after_s")  # fmt: skip
 REQUEST_NUMBERS = ("repeat", "row", "seed", "prompt_tokens", "requested_tokens", "committed_tokens", "ttft_s", "tpot_s",

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from analysis import checks, figures, findings, statistics, tables
+from analysis import checks, figures, findings, peers, statistics, tables
 from analysis.frames import Frames, load
 from analysis.summary import summarise
 
@@ -133,6 +133,7 @@ def _content(frames: Frames) -> dict[str, object]:
         "failures": tables.failures(frames),
         "contended": tables.contended(frames),
         "extrapolated": tables.extrapolated(frames),
+        "peers": peers.against_peers(frames),
         "cells": tables.every_cell(frames),
         "samples": tables.samples(frames),
         "notes": frames.notes,
@@ -184,6 +185,9 @@ def _markdown(frames: Frames) -> str:
     machines = ", ".join(str(name) for name in dict.fromkeys(frames.runs["machine"].dropna()))
     parts = [f"{findings.capital(headline.title)}. {machines}.", headline.markdown(),
              f"{tables.contents(frames)}. {LEGEND}."]  # fmt: skip
+    compared = peers.against_peers(frames)
+    if compared.rows:
+        parts += [f"{compared.title}:", compared.markdown()]
     failed = tables.failures(frames)
     if failed.rows:
         parts += [f"{failed.title}:", failed.markdown()]

@@ -36,6 +36,7 @@ class Truth:
     entropy_nats: float
     schedule: int | str | None = None
     parameters: int = PARAMETERS
+    engine: str = "native"
 
     def positions(self, prompt_len: int, output_len: int) -> list[int]:
         """Positions computed by each forward, for one row."""
@@ -60,6 +61,7 @@ QUARTER = Truth(
 )
 SIXTEEN = Truth("diffusion_16", "Diffusion, K = 16", "canvas", 1.5e-3, 8e-6, lambda n: 16, 2.36, 3.3, 4.5, 16)
 THRESHOLD = Truth("diffusion_threshold", "Diffusion, p > 0.9", "canvas", 1.5e-3, 8e-6, lambda n: n // 2, 2.36, 2.6, 4.1)
+PEER = Truth("peer", "a peer", "cached", 2.4e-3, 10e-6, lambda n: n, 1.74, 1.9, 4.1, engine="transformers")
 ALL = (AR, NAIVE, SSM, FULL, QUARTER, SIXTEEN, THRESHOLD)
 
 
@@ -160,7 +162,8 @@ def _unit(truth: Truth, prompt_len: int, output_len: int, batch_size: int, round
         "status": "ok", "error": None,
         "parameters": truth.parameters, "weight_bytes": truth.parameters * ITEMSIZE,
         "import_s": 2.0, "load_s": 0.1, "compile_s": 0.0, "warmup_s": 0.2, "steady_s": 0.5, "num_warmups": 2,
-        "warmup_steady": True, "kernels": "torch", "execution": "eager", "checkpoint": _checkpoint(truth),
+        "warmup_steady": True, "kernels": "torch", "execution": "eager", "engine": truth.engine,
+        "products_s": 0.5 * truth.step_s, "checkpoint": _checkpoint(truth),
         "checkpoint_tokens": 6_000_000, "corpus_sha256": "ab" * 32, "corpus_is_zoo_corpus": True,
         "bits_per_byte": truth.bits_per_byte, "bits_per_byte_se": 0.01,
         "bits_per_byte_is_bound": truth.kind == "canvas",
