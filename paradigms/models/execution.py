@@ -135,6 +135,7 @@ class PreparedModel(Model):
     def __init__(self, model: Model, backend: Backend) -> None:
         nn.Module.__init__(self)
         self.__dict__.update(model.__dict__)
+        self.__dict__["eager"] = model  # not a part of this module: its parameters are these
         self.backend = backend
         self.execution, self.execution_prompts = backend.name, backend.prompts
         self.compile_s = 0.0
@@ -142,6 +143,7 @@ class PreparedModel(Model):
         self._programs: dict[tuple[object, ...], Program] = {}
         self._signatures: weakref.WeakKeyDictionary[State, tuple[object, ...]] = weakref.WeakKeyDictionary()
         self._lengths: dict[object, set[int]] = {}
+        self._growing: dict[int, bool] = {}
 
     def new_state(self, batch_size: int, max_len: int, *, form: Form = "static", kv_dtype: str | None = None) -> State:
         """As `Model.new_state`; static unless a growing one is asked for, and with room for a whole bucket, so that
@@ -265,31 +267,38 @@ class PreparedModel(Model):
             length = stop + 1
 
     def _step_key(self, state: State, length: int) -> tuple[str, int, tuple[object, ...]]:
-        stop = bucket_of(length, state.capacity) if self._grows(state.capacity) else state.capacity
-        return "step", stop, self._signature(state)
+        capacity = state.capacity
+        return "step", bucket_of(length, capacity) if self._grows(capacity) else capacity, self._signature(state)
 
     def _grows(self, capacity: int) -> bool:
         """Whether a step looks at more when there is more: not so with recurrences and short windows alone."""
-        first, last = (self.config.state_bytes(batch_size=1, length=len_, itemsize=4) for len_ in (BUCKET, capacity))
-        return first != last
+        grows = self._growing.get(capacity)
+        if grows is None:
+            lengths = (min(BUCKET, capacity), capacity)
+            first, last = (self.config.state_bytes(batch_size=1, length=length, itemsize=4) for length in lengths)
+            grows = self._growing[capacity] = first != last
+        return grows
 
     def _step_body(self, stop: int) -> Body:
+        model: Model = self.__dict__["eager"]  # and not self: programs must not hold all the other programs
+
         def step(tokens_B1: Tensor, lengths_B: Tensor | None, layers: Sequence[LayerState | None] | None) -> Tensor:
             assert lengths_B is not None
-            span = device_span(self.tables, lengths_B, stop)
-            logits_B1V = self._head(self.through_layers(tokens_B1, span, layers))
+            span = device_span(model.tables, lengths_B, stop)
+            logits_B1V = model._head(model.through_layers(tokens_B1, span, layers))
             lengths_B.add_(1)
             return logits_B1V
 
         return step
 
     def _whole_body(self) -> Body:
-        config, tables, device = self.config, self.tables, self.device
+        model: Model = self.__dict__["eager"]
+        config, tables, device = model.config, model.tables, model.device
 
         def whole(tokens_BT: Tensor, lengths_B: Tensor | None, layers: Sequence[LayerState | None] | None) -> Tensor:
             write = lengths_B is not None
             span = host_span(config, tables, device, tokens_BT.shape, None, None, None, None, write)
-            hidden_BTE = self.through_layers(tokens_BT, span, layers)
+            hidden_BTE = model.through_layers(tokens_BT, span, layers)
             if lengths_B is not None:
                 lengths_B.fill_(tokens_BT.shape[1])
             return hidden_BTE

@@ -44,17 +44,16 @@ class Backend(Protocol):
         ...
 
     def program(self, body: Body, tokens_BT: Tensor, state: State | None) -> Program:
-        """Prepare `body` for such tokens and states; for that it runs on these, once or more."""
+        """Prepare `body` for such tokens and states; for that it may run on these."""
         ...
 
 
 class Inductor:
-    """torch.compile, one function a shape.
+    """torch.compile ahead of time, one program a shape.
 
-    Most guards, which ask at every call whether a program still fits, are left out: they take a fifth of a small step,
-    and programs are looked up by all that may differ (batch, bucket, shapes and dtypes of the state). For that each
-    program is compiled from a code object of its own, to which torch attaches what it compiled. The programs themselves
-    still refuse tensors of another size or stride than they were made for.
+    So nothing asks at every call whether a program still fits, or compiles another one: that takes a third of a small
+    step, and programs are looked up by all that may differ (batch, bucket, shapes and dtypes of the state). They still
+    refuse tensors of another size or stride than they were made for.
     """
 
     name, prompts, any_length = "compile", "compile", True
@@ -72,9 +71,11 @@ class Inductor:
         return tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors_of(state))
 
     def program(self, body: Body, tokens_BT: Tensor, state: State | None) -> Program:
-        program = _of_state(torch.compile(_own_code(body), fullgraph=True, dynamic=False, options=self.options))
-        program(tokens_BT, state)
-        return program
+        compiled: Any = torch.compile(body, fullgraph=True, dynamic=False, options=self.options)
+        example = (tokens_BT, None, None) if state is None else (tokens_BT, state.lengths_B, state.layers)
+        ahead = compiled.aot_compile((example, {}))
+        ahead.disable_guard_check()
+        return _of_state(ahead)
 
 
 class Graph(Protocol):
@@ -154,7 +155,9 @@ class CudaGraphs:
 
 def any_length(body: Body) -> Program:
     """`body` without a state, compiled once for texts of any length; torch's own guards stay and check the shapes."""
-    return _of_state(torch.compile(_own_code(body), fullgraph=True, dynamic=True))
+    assert isinstance(body, types.FunctionType)
+    own = types.FunctionType(body.__code__.replace(), body.__globals__, body.__name__, None, body.__closure__)
+    return _of_state(torch.compile(own, fullgraph=True, dynamic=True))  # torch attaches programs to code objects
 
 
 def num_compiled() -> int:
@@ -177,10 +180,3 @@ def _of_state(run: Callable[..., Tensor]) -> Program:
         return run(tokens_BT, None, None) if state is None else run(tokens_BT, state.lengths_B, state.layers)
 
     return program
-
-
-def _own_code(body: Body) -> Body:
-    assert isinstance(body, types.FunctionType)
-    return types.FunctionType(
-        body.__code__.replace(), body.__globals__, body.__name__, body.__defaults__, body.__closure__
-    )
