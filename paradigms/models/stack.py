@@ -171,7 +171,7 @@ class Model(nn.Module):
         Args:
             tokens_BT: new tokens, at the positions that follow `state`; rows are right-aligned.
             state: what the rows have seen; extended by the new tokens unless write="none".
-            num_tokens: tokens of each row when rows differ; the columns before them are padding.
+            num_tokens: tokens of each row when rows differ, 0 to T; the columns before them are padding.
             positions_BT: positions of the new tokens, [T] or [B, T], where they do not simply follow: the depth of a
                 draft in its tree.
             among_BTT: which new tokens (last dimension) each new token sees, boolean [T, T] or [B, T, T]; None is the
@@ -184,13 +184,16 @@ class Model(nn.Module):
         nothing.
 
         Raises:
-            ValueError: more positions than the model or the state was built for; `among_BTT` or `positions_BT` for a
-                model with recurrent layers, which run along one path.
+            ValueError: more positions than the model or the state was built for; other rows than the state has; no
+                columns, or `num_tokens` that do not fit them; `among_BTT` or `positions_BT` for a model with recurrent
+                layers, which run along one path.
         """
         append = write == "append"
         if (
             state is not None
             and append
+            and (num_tokens is None or num_tokens[0] == 1)
+            and len(state.lengths) == 1
             and positions_BT is None
             and among_BTT is None
             and not isinstance(logits_at, Tensor)
@@ -261,6 +264,12 @@ class Model(nn.Module):
         among_BTT: Tensor | None,
         write: bool,
     ) -> Span:
+        B, T = shape
+        if not B or not T or (state is not None and len(state.lengths) != B):
+            rows = "" if state is None else f" for a state of {len(state.lengths)} rows"
+            raise ValueError(f"tokens of shape [{B}, {T}]{rows}; as many rows are needed, and at least one column")
+        if num_tokens is not None and (len(num_tokens) != B or any(not 0 <= count <= T for count in num_tokens)):
+            raise ValueError(f"num_tokens={list(num_tokens)} must be 0 to {T} (the columns) for each of {B} rows")
         return host_span(
             self.config, self.tables, self.device, shape, state, num_tokens, positions_BT, among_BTT, write
         )

@@ -222,6 +222,43 @@ def test_ragged_rows_continue_exactly(causal_model):
         assert_close(after[row, 0], alone[length])
 
 
+def test_rows_without_a_token_stay_as_they_are(causal_model):
+    tokens_BT = tokens(causal_model, 2, 9)
+    state, one = causal_model.new_state(2, 12), causal_model.new_state(1, 12)
+    with torch.no_grad():
+        for T in (5, 1):
+            causal_model(tokens_BT[:, :T], state, num_tokens=[0, T])
+        for count in (1, 0):  # also where a single token has a path of its own
+            causal_model(tokens_BT[:1, :1], one, num_tokens=[count])
+        assert state.lengths == [0, 6] and one.lengths == [1]
+        after = causal_model(tokens_BT[:, 1:3], state)
+        assert_close(after[0], causal_model(tokens_BT[:1, 1:3])[0])
+        history = torch.cat((tokens_BT[1, :5], tokens_BT[1, :1], tokens_BT[1, 1:3]))
+        assert_close(after[1], causal_model(history[None])[0, -2:])
+        assert_close(causal_model(tokens_BT[:1, 1:2], one), causal_model(tokens_BT[:1, :2])[:, 1:])
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "num_tokens", "message"),
+    [
+        ((2, 3), [4, 3], r"num_tokens=\[4, 3\] must be 0 to 3"),
+        ((2, 3), [-1, 3], r"num_tokens=\[-1, 3\] must be 0 to 3"),
+        ((2, 3), [3], "for each of 2 rows"),
+        ((2, 0), None, "at least one column"),
+        ((1, 3), None, "for a state of 2 rows"),
+        ((1, 1), None, "for a state of 2 rows"),
+    ],
+)
+def test_tokens_that_do_not_fit_are_refused(cached, shape, num_tokens, message):
+    model = random_model(CONFIGS["hybrid"], torch.float64)
+    state = model.new_state(2, 9)
+    if cached or "state" not in message:
+        with torch.no_grad(), pytest.raises(ValueError, match=message):
+            model(torch.ones(shape, dtype=torch.long), state if cached else None, num_tokens=num_tokens)
+    assert state.lengths == [0, 0]
+
+
 def test_causality(causal_model):
     """A later token changes nothing before it, and something after it."""
     tokens_BT = tokens(causal_model, 1, 24)
