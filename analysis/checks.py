@@ -233,7 +233,10 @@ def _kv_bytes(cells: pd.DataFrame) -> Check | None:
     kept = cells[
         cells[need].notna().all(axis=1) & (cells["decoder.cache"] == "state") & cells["state_used_bytes"].notna()
     ]
-    kept = kept[~kept["model.block"].str.contains("M") & kept["device.dtype"].isin(list(ITEMSIZE))]
+    plain = kept["model.block"].str.fullmatch("[AFE]*A[AFE]*") & kept["device.dtype"].isin(list(ITEMSIZE))
+    for option in ("decoder.kv_dtype", "model.attention.head_dim"):  # 8 bits have scales; a width of its own is no law
+        plain &= kept[option].isna() if option in kept else True
+    kept = kept[plain]
     if not len(kept):
         return None
     layers = kept["model.block"].str.count("A") * kept["model.num_blocks"]
@@ -252,7 +255,7 @@ def _constant_state(cells: pd.DataFrame) -> Check | None:
     """A stack of Mamba layers alone carries the same bytes whatever the lengths."""
     if "model.block" not in cells:
         return None
-    pure = cells[cells["model.block"].astype(str).str.fullmatch("[MF]*M[MF]*") & (cells["state_used_bytes"] > 0)]
+    pure = cells[cells["model.block"].astype(str).str.fullmatch("[FE]*[SMT][SMTFE]*") & (cells["state_used_bytes"] > 0)]
     per_row = (pure["state_used_bytes"] / pure["workload.batch_size"]).groupby([pure["label"], pure["machine_id"]])
     if not len(pure):
         return None
