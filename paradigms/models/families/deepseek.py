@@ -12,6 +12,7 @@ from typing import Any
 
 from paradigms.models.config import ModelConfig
 from paradigms.models.experts import ExpertsConfig
+from paradigms.models.families import common
 from paradigms.models.families.family import Entry
 from paradigms.models.families.rope import rope_from, rope_to
 from paradigms.models.feed_forward import FeedForwardConfig
@@ -29,16 +30,15 @@ class DeepSeek:
     def from_transformers(self, config: Mapping[str, Any]) -> ModelConfig:
         kv_heads = {"num_key_value_heads": config["num_attention_heads"]}
         never = {"norm_topk_prob": False} if config["model_type"] == "deepseek_v2" else {}  # theirs ignores it in V2
-        for name, computed in {**_ONLY, **kv_heads, **never}.items():
-            if config.get(name, computed) != computed:
-                raise ValueError(f"{name}={config[name]!r} is not computed by the native stack; it has {computed!r}")
+        common.only(config, {**_ONLY, **kv_heads, **never})
         theta, scaling = rope_from(config["rope_parameters"])
         layers, dense = config["num_hidden_layers"], min(config["first_k_dense_replace"], config["num_hidden_layers"])
+        block, num_blocks = common.shortest_block("LF" * dense + "LE" * (layers - dense))
         return ModelConfig(
             vocab_size=config["vocab_size"],
             d_model=config["hidden_size"],
-            block="LF" * dense + "LE" * (layers - dense) if 0 < dense < layers else ("LF" if dense else "LE"),
-            num_blocks=1 if 0 < dense < layers else layers,
+            block=block,
+            num_blocks=num_blocks,
             max_positions=config["max_position_embeddings"],
             norm_eps=config["rms_norm_eps"],
             tied_head=config["tie_word_embeddings"],
@@ -95,38 +95,21 @@ class DeepSeek:
         }
 
     def entries(self, config: ModelConfig) -> Iterable[Entry]:
-        yield Entry("embedding", ("model.embed_tokens.weight",), transpose=True)
-        yield Entry("norm", ("model.norm.weight",))
-        if not config.tied_head:
-            yield Entry("head", ("lm_head.weight",), transpose=True)
+        yield from common.ends(config, "model.embed_tokens", "model.norm")
         for i, letter in enumerate(config.layers[1::2]):
             ours, mlp, theirs = f"layers.{2 * i}", f"layers.{2 * i + 1}", f"model.layers.{i}"
             yield Entry(f"{ours}.norm", (f"{theirs}.input_layernorm.weight",))
             yield from _attention(f"{ours}.mixer", f"{theirs}.self_attn", config.part("L"))
             yield Entry(f"{mlp}.norm", (f"{theirs}.post_attention_layernorm.weight",))
             if letter == "F":
-                yield from swiglu_entries(f"{mlp}.mixer", f"{theirs}.mlp", config.part("F").width)
+                yield from common.swiglu(f"{mlp}.mixer", f"{theirs}.mlp", config.part("F").width)
                 continue
             experts = config.part("E")
-            yield from experts_entries(f"{mlp}.mixer", f"{theirs}.mlp")
+            yield from common.experts(f"{mlp}.mixer", f"{theirs}.mlp")
             if experts.routing_bias:
                 yield Entry(f"{mlp}.mixer.routing_bias", (f"{theirs}.mlp.gate.e_score_correction_bias",))
             shared = experts.num_shared * experts.shared_width
-            yield from swiglu_entries(f"{mlp}.mixer.shared", f"{theirs}.mlp.shared_experts", shared)
-
-
-def swiglu_entries(ours: str, theirs: str, width: int) -> Iterable[Entry]:
-    """Of a feed-forward."""
-    gate_up = tuple(f"{theirs}.{name}_proj.weight" for name in ("gate", "up"))
-    yield Entry(f"{ours}.gate_up", gate_up, (width, width), transpose=True)
-    yield Entry(f"{ours}.down", (f"{theirs}.down_proj.weight",), transpose=True)
-
-
-def experts_entries(ours: str, theirs: str) -> Iterable[Entry]:
-    """Of the router and the stacks of routed experts."""
-    yield Entry(f"{ours}.router", (f"{theirs}.gate.weight",), transpose=True)
-    yield Entry(f"{ours}.gate_up", (f"{theirs}.experts.gate_up_proj",), transpose=True)
-    yield Entry(f"{ours}.down", (f"{theirs}.experts.down_proj",), transpose=True)
+            yield from common.swiglu(f"{mlp}.mixer.shared", f"{theirs}.mlp.shared_experts", shared)
 
 
 def _attention(ours: str, theirs: str, c: LatentAttentionConfig) -> Iterable[Entry]:

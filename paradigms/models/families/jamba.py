@@ -8,6 +8,7 @@ from typing import Any
 from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
 from paradigms.models.experts import ExpertsConfig
+from paradigms.models.families import common
 from paradigms.models.families.family import Entry
 from paradigms.models.families.mamba import mixer_entries
 from paradigms.models.feed_forward import FeedForwardConfig
@@ -20,17 +21,14 @@ class Jamba:
     model_types: tuple[str, ...] = ("jamba",)
 
     def from_transformers(self, config: Mapping[str, Any]) -> ModelConfig:
-        wanted = {"hidden_act": "silu", "mamba_proj_bias": False}
-        for name, value in wanted.items():
-            if config.get(name, value) != value:
-                raise ValueError(f"{name}={config[name]!r} is not computed by the native stack; it has {value!r}")
+        common.only(config, {"hidden_act": "silu", "mamba_proj_bias": False})
         layers = ""
         for i in range(config["num_hidden_layers"]):
             has_attention = i % config["attn_layer_period"] == config["attn_layer_offset"]
             has_experts = i % config["expert_layer_period"] == config["expert_layer_offset"]
             layers += "A" if has_attention else "S"
             layers += "E" if has_experts and config["num_experts"] > 1 else "F"
-        block, num_blocks = shortest_block(layers)
+        block, num_blocks = common.shortest_block(layers)
         parts = {
             "A": AttentionConfig(
                 num_heads=config["num_attention_heads"],
@@ -103,28 +101,21 @@ class Jamba:
         return found
 
     def entries(self, config: ModelConfig) -> Iterable[Entry]:
-        yield Entry("embedding", ("model.embed_tokens.weight",), transpose=True)
-        yield Entry("norm", ("model.final_layernorm.weight",))
-        if not config.tied_head:
-            yield Entry("head", ("lm_head.weight",), transpose=True)
+        yield from common.ends(config, "model.embed_tokens", "model.final_layernorm")
         for i, letter in enumerate(config.layers):
             ours, theirs = f"layers.{i}", f"model.layers.{i // 2}"
             yield Entry(f"{ours}.norm", (f"{theirs}.{'pre_ff' if i % 2 else 'input'}_layernorm.weight",))
             match letter:
                 case "A":
-                    yield from self._attention(f"{ours}.mixer", f"{theirs}.self_attn", config)
+                    yield from common.attention(
+                        f"{ours}.mixer", f"{theirs}.self_attn", config.part("A"), config.d_model
+                    )
                 case "S":
                     yield from mixer_entries(f"{ours}.mixer", f"{theirs}.mamba", config)
                 case "F":
-                    names = tuple(f"{theirs}.feed_forward.{name}_proj.weight" for name in ("gate", "up", "down"))
-                    widths = (config.part("F").width,) * 2
-                    yield Entry(f"{ours}.mixer.gate_up", names[:2], widths, transpose=True)
-                    yield Entry(f"{ours}.mixer.down", names[2:], transpose=True)
+                    yield from common.swiglu(f"{ours}.mixer", f"{theirs}.feed_forward", config.part("F").width)
                 case "E":
-                    router, experts = f"{theirs}.feed_forward.router", f"{theirs}.feed_forward.experts"
-                    yield Entry(f"{ours}.mixer.router", (f"{router}.weight",), transpose=True)
-                    yield Entry(f"{ours}.mixer.gate_up", (f"{experts}.gate_up_proj",), transpose=True)
-                    yield Entry(f"{ours}.mixer.down", (f"{experts}.down_proj",), transpose=True)
+                    yield from common.experts(f"{ours}.mixer", f"{theirs}.feed_forward", router="router")
 
     @staticmethod
     def _computes(config: ModelConfig) -> bool:
@@ -143,21 +134,6 @@ class Jamba:
             plain &= e.num_groups == 1 and e.routed_scale == 1 and e.num_experts > 1
             plain &= "F" not in parts or parts["F"].width == e.width
         return plain
-
-    @staticmethod
-    def _attention(ours: str, theirs: str, config: ModelConfig) -> Iterable[Entry]:
-        part = config.part("A")
-        sizes = tuple(
-            heads * part.head_width(config.d_model) for heads in (part.num_heads, part.kv_heads, part.kv_heads)
-        )
-        yield Entry(f"{ours}.qkv", tuple(f"{theirs}.{name}_proj.weight" for name in "qkv"), sizes, transpose=True)
-        yield Entry(f"{ours}.out", (f"{theirs}.o_proj.weight",), transpose=True)
-
-
-def shortest_block(layers: str) -> tuple[str, int]:
-    """The shortest block, and how often it repeats to give these layers."""
-    size = next(size for size in range(1, len(layers) + 1) if layers[:size] * (len(layers) // size) == layers)
-    return layers[:size], len(layers) // size
 
 
 def _every(layers: str, letter: str) -> tuple[int, int] | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
+from paradigms.models.families import common
 from paradigms.models.families.family import Entry
 from paradigms.models.families.rope import rope_from, rope_to
 from paradigms.models.feed_forward import FeedForwardConfig
@@ -33,11 +34,9 @@ class Llama:
     model_types: tuple[str, ...] = tuple(KINDS)
 
     def from_transformers(self, config: Mapping[str, Any]) -> ModelConfig:
-        for name, computed in _ONLY.items():
-            if config.get(name, computed) != computed:
-                raise ValueError(f"{name}={config[name]!r} is not computed by the native stack; it has {computed!r}")
+        common.only(config, _ONLY)
         theta, scaling = rope_from(config["rope_parameters"])
-        common = {
+        fields = {
             "num_heads": config["num_attention_heads"],
             "num_kv_heads": config["num_key_value_heads"],
             "head_dim": config.get("head_dim"),
@@ -46,18 +45,18 @@ class Llama:
             **KINDS[config["model_type"]],
         }
         letters = _letters(config)
-        uniform = len(set(letters)) == 1
+        block, num_blocks = common.shortest_block("".join(f"{letter}F" for letter in letters))
         return ModelConfig(
             vocab_size=config["vocab_size"],
             d_model=config["hidden_size"],
-            block=f"{letters[0]}F" if uniform else "".join(f"{letter}F" for letter in letters),
-            num_blocks=len(letters) if uniform else 1,
+            block=block,
+            num_blocks=num_blocks,
             max_positions=config["max_position_embeddings"],
             norm_eps=config["rms_norm_eps"],
             tied_head=config["tie_word_embeddings"],
-            attention=AttentionConfig(**common) if "A" in letters else None,
+            attention=AttentionConfig(**fields) if "A" in letters else None,
             sliding_attention=(
-                SlidingAttentionConfig(window=config["sliding_window"], **common) if "W" in letters else None
+                SlidingAttentionConfig(window=config["sliding_window"], **fields) if "W" in letters else None
             ),
             feed_forward=FeedForwardConfig(width=config["intermediate_size"]),
         )
@@ -95,28 +94,13 @@ class Llama:
         }
 
     def entries(self, config: ModelConfig) -> Iterable[Entry]:
-        yield Entry("embedding", ("model.embed_tokens.weight",), transpose=True)
-        yield Entry("norm", ("model.norm.weight",))
-        if not config.tied_head:
-            yield Entry("head", ("lm_head.weight",), transpose=True)
-        ff_width = config.part("F").width
+        yield from common.ends(config, "model.embed_tokens", "model.norm")
         for i, attention in enumerate(config.parts[::2]):
-            width = attention.head_width(config.d_model)
-            heads = tuple(count * width for count in (attention.num_heads, attention.kv_heads, attention.kv_heads))
             ours, mlp, theirs = f"layers.{2 * i}", f"layers.{2 * i + 1}", f"model.layers.{i}"
             yield Entry(f"{ours}.norm", (f"{theirs}.input_layernorm.weight",))
-            qkv = [f"{theirs}.self_attn.{name}_proj" for name in "qkv"]
-            yield Entry(f"{ours}.mixer.qkv", tuple(f"{name}.weight" for name in qkv), heads, transpose=True)
-            if attention.qkv_bias:
-                yield Entry(f"{ours}.mixer.qkv_bias", tuple(f"{name}.bias" for name in qkv), heads)
-            if attention.qk_norm:
-                yield Entry(f"{ours}.mixer.q_norm", (f"{theirs}.self_attn.q_norm.weight",))
-                yield Entry(f"{ours}.mixer.k_norm", (f"{theirs}.self_attn.k_norm.weight",))
-            yield Entry(f"{ours}.mixer.out", (f"{theirs}.self_attn.o_proj.weight",), transpose=True)
+            yield from common.attention(f"{ours}.mixer", f"{theirs}.self_attn", attention, config.d_model)
             yield Entry(f"{mlp}.norm", (f"{theirs}.post_attention_layernorm.weight",))
-            gate_up = tuple(f"{theirs}.mlp.{name}_proj.weight" for name in ("gate", "up"))
-            yield Entry(f"{mlp}.mixer.gate_up", gate_up, (ff_width, ff_width), transpose=True)
-            yield Entry(f"{mlp}.mixer.down", (f"{theirs}.mlp.down_proj.weight",), transpose=True)
+            yield from common.swiglu(f"{mlp}.mixer", f"{theirs}.mlp", config.part("F").width)
 
 
 def _letters(config: Mapping[str, Any]) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from paradigms.models.config import ModelConfig
+from paradigms.models.families import common
 from paradigms.models.families.family import Entry
-from paradigms.models.families.mamba2 import UNLIMITED
 from paradigms.models.mamba import MambaConfig
 
 
@@ -31,7 +31,7 @@ class Mamba:
             d_model=config["hidden_size"],
             block="S",
             num_blocks=config["num_hidden_layers"],
-            max_positions=UNLIMITED,
+            max_positions=common.UNLIMITED,
             norm_eps=config["layer_norm_epsilon"],
             tied_head=config["tie_word_embeddings"],
             mamba=MambaConfig(
@@ -73,10 +73,7 @@ class Mamba:
         return values
 
     def entries(self, config: ModelConfig) -> Iterable[Entry]:
-        yield Entry("embedding", ("backbone.embeddings.weight",), transpose=True)
-        yield Entry("norm", ("backbone.norm_f.weight",))
-        if not config.tied_head:
-            yield Entry("head", ("lm_head.weight",), transpose=True)
+        yield from common.ends(config, "backbone.embeddings", "backbone.norm_f")
         for i in range(len(config.layers)):
             ours, theirs = f"layers.{i}", f"backbone.layers.{i}"
             yield Entry(f"{ours}.norm", (f"{theirs}.norm.weight",))

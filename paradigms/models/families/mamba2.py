@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from paradigms.models.config import ModelConfig
+from paradigms.models.families import common
 from paradigms.models.families.family import Entry
 from paradigms.models.mamba2 import Mamba2Config
-
-UNLIMITED = 2**20  # positions of a model that says no limit of its own
 
 
 class Mamba2:
@@ -38,7 +37,7 @@ class Mamba2:
             d_model=config["hidden_size"],
             block="M",
             num_blocks=config["num_hidden_layers"],
-            max_positions=UNLIMITED,
+            max_positions=common.UNLIMITED,
             norm_eps=config["layer_norm_epsilon"],
             tied_head=config["tie_word_embeddings"],
             mamba2=Mamba2Config(
@@ -80,10 +79,7 @@ class Mamba2:
         }
 
     def entries(self, config: ModelConfig) -> Iterable[Entry]:
-        yield Entry("embedding", ("backbone.embeddings.weight",), transpose=True)
-        yield Entry("norm", ("backbone.norm_f.weight",))
-        if not config.tied_head:
-            yield Entry("head", ("lm_head.weight",), transpose=True)
+        yield from common.ends(config, "backbone.embeddings", "backbone.norm_f")
         for i in range(len(config.layers)):
             ours, theirs = f"layers.{i}", f"backbone.layers.{i}"
             yield Entry(f"{ours}.norm", (f"{theirs}.norm.weight",))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from paradigms.models.config import ModelConfig
-from paradigms.models.families import mamba, mamba2
+from paradigms.models.families import common, mamba, mamba2
 from paradigms.models.families.family import Entry
 from paradigms.models.feed_forward import FeedForwardConfig
 from paradigms.models.mamba import MambaConfig
@@ -93,7 +93,7 @@ class MambaSSM:
             d_model=config["d_model"],
             block=("S" if kind == "Mamba1" else "M") + ("F" if feed_forward else ""),
             num_blocks=config["n_layer"],
-            max_positions=mamba2.UNLIMITED,
+            max_positions=common.UNLIMITED,
             norm_eps=NORM_EPS,
             tied_head=config["tie_embeddings"],
             mamba=_mamba(ssm) if kind == "Mamba1" else None,
@@ -105,10 +105,7 @@ class MambaSSM:
         return None  # transformers has these networks under other names
 
     def entries(self, config: ModelConfig) -> Iterable[Entry]:
-        yield Entry("embedding", ("backbone.embedding.weight",), transpose=True)
-        yield Entry("norm", ("backbone.norm_f.weight",))
-        if not config.tied_head:
-            yield Entry("head", ("lm_head.weight",), transpose=True)
+        yield from common.ends(config, "backbone.embedding", "backbone.norm_f")
         mixer_entries = mamba.mixer_entries if "S" in config.block else mamba2.mixer_entries
         for i in range(config.num_blocks):
             theirs, ours = f"backbone.layers.{i}", f"layers.{len(config.block) * i}"

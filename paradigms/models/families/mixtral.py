@@ -8,7 +8,7 @@ from typing import Any
 from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
 from paradigms.models.experts import ExpertsConfig
-from paradigms.models.families.deepseek import experts_entries, swiglu_entries
+from paradigms.models.families import common
 from paradigms.models.families.family import Entry
 from paradigms.models.families.rope import rope_from, rope_to
 from paradigms.models.feed_forward import FeedForwardConfig
@@ -28,19 +28,17 @@ class Mixtral:
 
     def from_transformers(self, config: Mapping[str, Any]) -> ModelConfig:
         kind = config["model_type"]
-        for name, computed in {**_ONLY, **({"qkv_bias": True} if kind == "qwen2_moe" else {})}.items():
-            if config.get(name, computed) != computed:
-                raise ValueError(f"{name}={config[name]!r} is not computed by the native stack; it has {computed!r}")
+        common.only(config, {**_ONLY, **({"qkv_bias": True} if kind == "qwen2_moe" else {})})
         if config.get("sliding_window") and config.get("use_sliding_window", True):
             raise ValueError(f"sliding_window={config['sliding_window']} of a {kind} is not computed here; it has null")
         theta, scaling = rope_from(config["rope_parameters"])
         letters = _feed_forwards(config)
-        uniform = len(set(letters)) == 1
+        block, num_blocks = common.shortest_block("".join(f"A{letter}" for letter in letters))
         return ModelConfig(
             vocab_size=config["vocab_size"],
             d_model=config["hidden_size"],
-            block=f"A{letters[0]}" if uniform else "".join(f"A{letter}" for letter in letters),
-            num_blocks=len(letters) if uniform else 1,
+            block=block,
+            num_blocks=num_blocks,
             max_positions=config["max_position_embeddings"],
             norm_eps=config["rms_norm_eps"],
             tied_head=config["tie_word_embeddings"],
@@ -99,33 +97,20 @@ class Mixtral:
         }
 
     def entries(self, config: ModelConfig) -> Iterable[Entry]:
-        yield Entry("embedding", ("model.embed_tokens.weight",), transpose=True)
-        yield Entry("norm", ("model.norm.weight",))
-        if not config.tied_head:
-            yield Entry("head", ("lm_head.weight",), transpose=True)
-        attention = config.part("A")
-        heads = (attention.num_heads, attention.kv_heads, attention.kv_heads)
-        sizes = tuple(count * attention.head_width(config.d_model) for count in heads)
+        yield from common.ends(config, "model.embed_tokens", "model.norm")
         for i, letter in enumerate(config.layers[1::2]):
             ours, mlp, theirs = f"layers.{2 * i}", f"layers.{2 * i + 1}", f"model.layers.{i}"
             yield Entry(f"{ours}.norm", (f"{theirs}.input_layernorm.weight",))
-            qkv = [f"{theirs}.self_attn.{name}_proj" for name in "qkv"]
-            yield Entry(f"{ours}.mixer.qkv", tuple(f"{name}.weight" for name in qkv), sizes, transpose=True)
-            if attention.qkv_bias:
-                yield Entry(f"{ours}.mixer.qkv_bias", tuple(f"{name}.bias" for name in qkv), sizes)
-            if attention.qk_norm:
-                yield Entry(f"{ours}.mixer.q_norm", (f"{theirs}.self_attn.q_norm.weight",))
-                yield Entry(f"{ours}.mixer.k_norm", (f"{theirs}.self_attn.k_norm.weight",))
-            yield Entry(f"{ours}.mixer.out", (f"{theirs}.self_attn.o_proj.weight",), transpose=True)
+            yield from common.attention(f"{ours}.mixer", f"{theirs}.self_attn", config.part("A"), config.d_model)
             yield Entry(f"{mlp}.norm", (f"{theirs}.post_attention_layernorm.weight",))
             if letter == "F":
-                yield from swiglu_entries(f"{mlp}.mixer", f"{theirs}.mlp", config.part("F").width)
+                yield from common.swiglu(f"{mlp}.mixer", f"{theirs}.mlp", config.part("F").width)
                 continue
             experts = config.part("E")
-            yield from experts_entries(f"{mlp}.mixer", f"{theirs}.mlp")
+            yield from common.experts(f"{mlp}.mixer", f"{theirs}.mlp")
             if experts.num_shared:
                 shared = experts.num_shared * experts.shared_width
-                yield from swiglu_entries(f"{mlp}.mixer.shared", f"{theirs}.mlp.shared_expert", shared)
+                yield from common.swiglu(f"{mlp}.mixer.shared", f"{theirs}.mlp.shared_expert", shared)
                 gate = (f"{theirs}.mlp.shared_expert_gate.weight",)
                 yield Entry(f"{mlp}.mixer.shared_gate", gate, transpose=True)
 

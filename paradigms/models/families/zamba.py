@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from paradigms.models.config import ModelConfig
+from paradigms.models.families import common
 from paradigms.models.families.family import Entry
-from paradigms.models.families.jamba import shortest_block
 from paradigms.models.mamba import MambaConfig
 from paradigms.models.shared_attention import SharedAttentionConfig
 
@@ -28,9 +28,7 @@ class Zamba:
             "mamba_proj_bias": False,
             "attention_hidden_size": 2 * d_model,
         }
-        for name, value in wanted.items():
-            if config[name] != value:
-                raise ValueError(f"{name}={config[name]!r} is not computed by the native stack; it has {value!r}")
+        common.only(config, wanted)
         mamba = MambaConfig(
             expand=config["mamba_expand"],
             d_state=config["mamba_d_state"],
@@ -47,7 +45,7 @@ class Zamba:
             mamba=mamba,
         )
         kinds = config["layers_block_type"]
-        block, num_blocks = shortest_block("".join("Z" if kind == "hybrid" else "S" for kind in kinds))
+        block, num_blocks = common.shortest_block("".join("Z" if kind == "hybrid" else "S" for kind in kinds))
         return ModelConfig(
             vocab_size=config["vocab_size"],
             d_model=d_model,
@@ -92,10 +90,7 @@ class Zamba:
         }
 
     def entries(self, config: ModelConfig) -> Iterable[Entry]:
-        yield Entry("embedding", ("model.embed_tokens.weight",), transpose=True)
-        yield Entry("norm", ("model.final_layernorm.weight",))
-        if not config.tied_head:
-            yield Entry("head", ("lm_head.weight",), transpose=True)
+        yield from common.ends(config, "model.embed_tokens", "model.final_layernorm")
         for i, letter in enumerate(config.layers):
             ours, theirs = f"layers.{i}", f"model.layers.{i}"
             if letter == "S":
