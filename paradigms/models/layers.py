@@ -50,8 +50,8 @@ def _scalar(value: float, dtype: torch.dtype) -> Tensor:
 class Derived:
     """What depends on weights alone, kept from one forward without gradients to the next.
 
-    It is computed again once a weight was written to (torch counts the writes), moved or replaced. With gradients on,
-    or while compiling, nothing is kept.
+    It is computed again once a weight was written to, moved or replaced. With gradients on, or while compiling, nothing
+    is kept. Torch counts the writes, except those through `.data` and of its fused optimizers: `forget` after these.
     """
 
     def __init__(self, compute: Callable[..., Any]) -> None:
@@ -75,6 +75,10 @@ class Derived:
             self._seen = [(w, 0, 0) if w is None else (w, w._version, w.data_ptr()) for w in weights]
             self._value = value
         return value
+
+    def forget(self) -> None:
+        """Compute anew next time."""
+        self._seen, self._value = [], None
 
 
 @dataclass(slots=True)

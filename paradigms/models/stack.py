@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from paradigms.models import kernels, one_token
 from paradigms.models.config import ModelConfig
-from paradigms.models.layers import Span, matrix, rms_norm
+from paradigms.models.layers import Derived, Span, matrix, rms_norm
 from paradigms.models.rotary import Rotary
 from paradigms.models.span import host_span
 from paradigms.models.state import Form, LayerState, State, StateSpec, initial_capacity
@@ -110,9 +110,15 @@ class Model(nn.Module):
         self.tables = [(cos.to(**to), sin.to(**to)) for cos, sin in tables]
 
     def _apply(self, fn, recurse=True):
-        """Keep the rotary tables as exact as the dtype allows: recomputed, not converted."""
+        """Keep the rotary tables as exact as the dtype allows: recomputed, not converted. What was derived of the
+        weights is forgotten: there and back again, they may lie at the same address with other values.
+        """
         super()._apply(fn, recurse)
         self._make_tables()
+        for module in self.modules():
+            for value in vars(module).values():
+                if isinstance(value, Derived):
+                    value.forget()
         return self
 
     @property

@@ -61,3 +61,29 @@ def test_where_it_applies():
         assert not one_token.applies(model, tokens(model, 1, 2))
         assert not one_token.applies(model, tokens(model, 2, 1))
         assert not one_token.applies(model.bfloat16(), token)
+
+
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "mamba3"])
+def test_what_is_derived_of_weights_follows_them(name):
+    """Through optimizer steps, and through a narrower dtype and back."""
+    model, fresh = (random_model(CONFIGS[name], torch.float64) for _ in range(2))
+    text = tokens(model, 1, 9)
+
+    def assert_both_read_alike() -> None:
+        fresh.load_state_dict(model.state_dict())
+        with torch.no_grad():
+            logits = []
+            for one in (model, fresh):
+                state = one.new_state(1, 9)
+                logits.append(
+                    torch.cat([one(text[:, :4], state), *(one(text[:, i : i + 1], state) for i in (4, 5))], 1)
+                )
+        assert_close(*logits)
+
+    assert_both_read_alike()
+    model.to(torch.bfloat16).to(torch.float64)
+    assert_both_read_alike()
+    optimizer = torch.optim.AdamW(model.requires_grad_().parameters(), lr=0.1)
+    model(text).square().mean().backward()
+    optimizer.step()
+    assert_both_read_alike()
