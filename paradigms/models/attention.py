@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paradigms.models.kernels import product, row_product
-from paradigms.models.kv_cache import KV_DTYPES, KVCache, QuantisedKVCache, kv_bytes, new_kv_tensors
+from paradigms.models.kv_cache import KV_DTYPES, KVCache, QuantisedKVCache, kv_bytes, new_kv_cache
 from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layers import Span, matrix, positive, rms_norm
 from paradigms.models.one_token import Place, Step
@@ -121,8 +121,7 @@ class Attention(nn.Module):
         self.out = matrix(config.num_heads * self.head_dim, model.d_model)
 
     def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> KVCache | QuantisedKVCache:
-        kind = KVCache if spec.kv_dtype is None else QuantisedKVCache
-        return kind(*new_kv_tensors(batch_size, self.num_kv_heads, capacity, self.head_dim, spec))
+        return new_kv_cache(batch_size, self.num_kv_heads, capacity, self.head_dim, spec)
 
     def one_token(self, cache: Any) -> Step | None:
         """See `one_token`."""

@@ -67,6 +67,14 @@ class QuantisedKVCache(SlotState):
         return dequantise(numbers.narrow(2, 0, start + 1), scale.narrow(2, 0, start + 1))
 
 
+def new_kv_cache(
+    num_rows: int, num_heads: int, num_slots: int, head_dim: int, spec: StateSpec
+) -> KVCache | QuantisedKVCache:
+    """An empty cache, in the form that the spec asks for."""
+    kind = KVCache if spec.kv_dtype is None else QuantisedKVCache
+    return kind(*new_kv_tensors(num_rows, num_heads, num_slots, head_dim, spec))
+
+
 def new_kv_tensors(num_rows: int, num_heads: int, num_slots: int, head_dim: int, spec: StateSpec) -> tuple[Tensor, ...]:
     """Zeros for the tensors of a cache: keys and values, or both in 8 bits and their scales."""
     shapes = [((num_rows, num_heads, num_slots, head_dim), spec.dtype)] * 2

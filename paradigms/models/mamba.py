@@ -1,12 +1,11 @@
 """Mamba layer (arXiv 2312.00752): projection, short causal convolution, selective scan, gate, projection.
 
 Dimension letters: B batch, T tokens, R = B T rows, E model width, I inner width (channels), N states of a channel, Q
-rank of dt, K width of the convolution, W = K - 1, S = W + T places.
+rank of dt, K width of the convolution, W = K - 1.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -19,6 +18,7 @@ from paradigms.models import kernels
 from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layers import Derived, Span, matrix, positive, rms_norm
 from paradigms.models.one_token import Place, Step
+from paradigms.models.recurrence import convolved, initial_dt_bias, without_padding
 from paradigms.models.selective_scan import selective_row, selective_update
 from paradigms.models.state import ReplayedState, StateSpec
 
@@ -152,11 +152,9 @@ class Mamba(nn.Module):
             self.dt_norm = nn.Parameter(torch.ones(rank))
             self.B_norm = nn.Parameter(torch.ones(config.d_state))
             self.C_norm = nn.Parameter(torch.ones(config.d_state))
-        # dt starts log-uniform in [0.001, 0.1]; its bias is the inverse of softplus there.
         self.dt_proj = matrix(rank, inner)
         nn.init.uniform_(self.dt_proj, -(rank**-0.5), rank**-0.5)
-        dt_I = torch.exp(torch.rand(inner) * (math.log(0.1) - math.log(0.001)) + math.log(0.001))
-        self.dt_bias = nn.Parameter(dt_I + torch.log(-torch.expm1(-dt_I)))
+        self.dt_bias = initial_dt_bias(inner)
         self.A_log = nn.Parameter(torch.arange(1.0, config.d_state + 1).log().repeat(inner, 1))  # A = -1, -2, …, -N
         self.D = nn.Parameter(torch.ones(inner))
         self.out = matrix(inner, d_model)
@@ -219,7 +217,7 @@ class Mamba(nn.Module):
             state.log((x_BTI, dt_BTI, B_BTN), span.num_tokens)
         A_NI, D_I, ssm_BNI = self._rates(self.A_log), self.D.to(wide), None if state is None else state.ssm_BNI
         is_step = state is not None and _is_step(x_BTI, pads_B, write=span.write)
-        dt_BTI = _without_padding(dt_BTI, pads_B)
+        dt_BTI = without_padding(dt_BTI, pads_B)
         y_BTI = self._read(u_BTI.to(wide), dt_BTI, A_NI, B_BTN, C_BTN, D_I, ssm_BNI, is_step=is_step, write=span.write)
         return y_BTI.reshape(-1, I).to(x_RE.dtype) * F.silu(z_RI)
 
@@ -249,7 +247,7 @@ class Mamba(nn.Module):
     def take_up(self, x_BTI: Tensor, dt_BTI: Tensor, B_BTN: Tensor, state: MambaState, pads_B: Tensor | None) -> None:
         """Let tokens into the state, without what they would say: no matrix product."""
         u_BTI = self._convolved(x_BTI, state, pads_B, write=True).to(dt_BTI.dtype)
-        dt_BTI, A_NI = _without_padding(dt_BTI, pads_B), self._rates(self.A_log)
+        dt_BTI, A_NI = without_padding(dt_BTI, pads_B), self._rates(self.A_log)
         for u_BI, dt_BI, B_BN in zip(u_BTI.unbind(1), dt_BTI.unbind(1), B_BTN.unbind(1), strict=True):
             self._update(u_BI, dt_BI, A_NI, B_BN, state.ssm_BNI)
 
@@ -260,15 +258,8 @@ class Mamba(nn.Module):
         """silu of the short convolution over the new tokens and those that the state has kept."""
         if state is not None and _is_step(x_BTI, pads_B, write=write):
             return kernels.conv_step(state.conv_BWI, x_BTI, *self._conv(self.conv_weight, self.conv_bias))
-        B, T, I = x_BTI.shape  # noqa: E741
-        W = self.config.d_conv - 1
-        past_BWI = x_BTI.new_zeros(B, W, I) if state is None else state.conv_BWI
-        seen_BSI = torch.cat((past_BWI, x_BTI), 1)
-        if pads_B is not None:
-            seen_BSI = kernels.close_gap(seen_BSI, pads_B, W)
-        if state is not None and write:
-            state.conv_BWI.copy_(seen_BSI[:, T:])
-        return F.silu(kernels.causal_conv(seen_BSI, self.conv_weight, self.conv_bias))
+        past_BWI = None if state is None else state.conv_BWI
+        return convolved(x_BTI, past_BWI, self.conv_weight, self.conv_bias, pads_B, write=write)
 
     def _selected(self, u_RI: Tensor, batch_size: int, wide: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """dt [B, T, I], B and C [B, T, N] of each token, from what the convolution says."""
@@ -299,11 +290,3 @@ def _is_step(x_BTI: Tensor, pads_B: Tensor | None, *, write: bool) -> bool:
 def decay_rates(A_log_IN: Tensor) -> Tensor:
     """A [N, I], in at least float32."""
     return -A_log_IN.t().to(torch.promote_types(A_log_IN.dtype, torch.float32)).exp().contiguous()
-
-
-def _without_padding(dt_BTI: Tensor, pads_B: Tensor | None) -> Tensor:
-    """dt = 0 where there is padding: it leaves a state as it is."""
-    if pads_B is None:
-        return dt_BTI
-    token_BT = torch.arange(dt_BTI.shape[1], device=dt_BTI.device) >= pads_B[:, None]
-    return dt_BTI * token_BT[..., None]

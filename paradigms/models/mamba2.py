@@ -21,6 +21,7 @@ from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layers import Derived, Span, matrix, positive, rms_norm
 from paradigms.models.mamba2_row import negative_rates, one_token_step, row_constants
 from paradigms.models.one_token import Step
+from paradigms.models.recurrence import convolved, initial_dt_bias, without_padding
 from paradigms.models.state import ReplayedState, StateSpec
 
 if TYPE_CHECKING:
@@ -154,9 +155,7 @@ class Mamba2(nn.Module):
         self.conv_bias = nn.Parameter(torch.zeros(self.conv_dim)) if config.conv_bias else None
         bound = config.d_conv**-0.5
         nn.init.uniform_(self.conv_weight, -bound, bound)
-        # dt starts log-uniform in [0.001, 0.1]; the bias is the inverse of softplus there.
-        dt_H = torch.exp(torch.rand(heads) * (math.log(0.1) - math.log(0.001)) + math.log(0.001))
-        self.dt_bias = nn.Parameter(dt_H + torch.log(-torch.expm1(-dt_H)))
+        self.dt_bias = initial_dt_bias(heads)
         self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
         self.D = nn.Parameter(torch.ones(heads))
         if config.norm is not None:
@@ -230,14 +229,8 @@ class Mamba2(nn.Module):
     ) -> Tensor:
         c = self.config
         B, T, _ = xBC_BTC.shape
-        W = c.d_conv - 1
-        past_BWC = xBC_BTC.new_zeros(B, W, self.conv_dim) if state is None else state.conv_BWC
-        seen_BSC = torch.cat((past_BWC, xBC_BTC), 1)  # S = W + T places
-        if pads_B is not None:
-            seen_BSC = kernels.close_gap(seen_BSC, pads_B, W)
-            token_BT1 = (torch.arange(T, device=dt_BTH.device) >= pads_B[:, None])[..., None]
-            dt_BTH = dt_BTH * token_BT1  # dt = 0 leaves the state as it is
-        xBC_BTC = F.silu(kernels.causal_conv(seen_BSC, self.conv_weight, self.conv_bias))
+        past_BWC, dt_BTH = None if state is None else state.conv_BWC, without_padding(dt_BTH, pads_B)
+        xBC_BTC = convolved(xBC_BTC, past_BWC, self.conv_weight, self.conv_bias, pads_B, write=write)
         x_BTI, B_BTN, C_BTN = xBC_BTC.split((self.d_inner, c.num_groups * c.d_state, c.num_groups * c.d_state), -1)
         x_BTHP = x_BTI.reshape(B, T, self.num_heads, c.head_dim).to(dt_BTH.dtype)
         groups = (B, T, c.num_groups, c.d_state)
@@ -251,6 +244,5 @@ class Mamba2(nn.Module):
             c.chunk_len,
         )
         if state is not None and write:
-            state.conv_BWC.copy_(seen_BSC[:, T:])
             state.ssm_BHPN.copy_(last_BHPN)
         return (y_BTHP + self.D[:, None] * x_BTHP).reshape(B * T, self.d_inner).to(xBC_BTC.dtype)

@@ -35,6 +35,7 @@ from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layers import Derived, Span, matrix, positive, rms_norm
 from paradigms.models.mamba3_row import SLOWEST, one_token_step, row_constants
 from paradigms.models.one_token import Step
+from paradigms.models.recurrence import initial_dt_bias, without_padding
 from paradigms.models.state import ReplayedState, StateSpec
 
 if TYPE_CHECKING:
@@ -152,9 +153,7 @@ class Mamba3(nn.Module):
         self.d_inner, self.num_heads = config.inner(d_model), config.num_heads(d_model)
         self.columns = config.columns(d_model)
         self.in_proj = matrix(d_model, self.d_inner + sum(self.columns))
-        # dt starts log-uniform in [0.001, 0.1]; the bias is the inverse of softplus there.
-        dt_H = torch.exp(torch.rand(self.num_heads) * (math.log(0.1) - math.log(0.001)) + math.log(0.001))
-        self.dt_bias = nn.Parameter(dt_H + torch.log(-torch.expm1(-dt_H)))
+        self.dt_bias = initial_dt_bias(self.num_heads)
         self.B_norm, self.C_norm = (nn.Parameter(torch.ones(config.d_state)) for _ in range(2))
         self.B_bias, self.C_bias = (nn.Parameter(torch.ones(self.num_heads * config.d_state)) for _ in range(2))
         self.D = nn.Parameter(torch.ones(self.num_heads))
@@ -189,9 +188,7 @@ class Mamba3(nn.Module):
         wide = torch.promote_types(rest_BTX.dtype, torch.float32)
         x_BTI, *selected = rest_BTX.split(self.columns, -1)
         B_BTX, C_BTX, dt_BTH, A_BTH, mix_BTH, theta_BTS = (value.to(wide) for value in selected)
-        dt_BTH = F.softplus(dt_BTH + self.dt_bias.to(wide))
-        if pads_B is not None:  # dt = 0 leaves state and angle as they are
-            dt_BTH = dt_BTH * (torch.arange(T, device=dt_BTH.device) >= pads_B[:, None])[..., None]
+        dt_BTH = without_padding(F.softplus(dt_BTH + self.dt_bias.to(wide)), pads_B)  # dt = 0 turns no angle either
         decay_BTH = dt_BTH * -F.softplus(A_BTH).clamp(min=SLOWEST)  # of its logarithm
         now_BTH = dt_BTH * mix_BTH.sigmoid()  # weight of this token's x, and of the one before it
         before_BTH = dt_BTH - now_BTH
@@ -239,8 +236,7 @@ class Mamba3(nn.Module):
             before_BH = before_BTH[torch.arange(B, device=x_BTHP.device), first_B.clamp(max=T - 1)]
             last_BHP = before_BH[..., None] * state.x_BHP.to(wide)
             start_BHPN = torch.addcmul(state.ssm_BHPN, last_BHP[..., None], state.key_BHN[:, :, None].to(wide))
-        if pads_B is not None:  # and takes nothing of the padding before it
-            rest_BTH = rest_BTH * (torch.arange(T, device=x_BTHP.device) >= pads_B[:, None])[..., None]
+        rest_BTH = without_padding(rest_BTH, pads_B)  # and takes nothing of the padding before it
         y_BTHP, last_BHPN = ssd.ssd_scan(
             x_BTHP * (now_BTH + rest_BTH)[..., None], decay_BTH, key_BTHN, query_BTHN, start_BHPN, self.config.chunk_len
         )

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paradigms.models.kernels import product
-from paradigms.models.kv_cache import KV_DTYPES, KVCache, QuantisedKVCache, kv_bytes, new_kv_tensors
+from paradigms.models.kv_cache import KV_DTYPES, KVCache, kv_bytes, new_kv_cache
 from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layers import Span, matrix, positive, rms_norm
 from paradigms.models.mamba import MambaConfig
@@ -159,8 +159,7 @@ class SharedAttention(nn.Module):
 
     def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> PairState:
         block = self._shared[0]
-        kind = KVCache if spec.kv_dtype is None else QuantisedKVCache
-        cache = kind(*new_kv_tensors(batch_size, block.num_kv_heads, capacity, block.head_dim, spec))
+        cache = new_kv_cache(batch_size, block.num_kv_heads, capacity, block.head_dim, spec)
         return PairState(cache, self.mamba.new_state(batch_size, capacity, spec))
 
     def forward(self, x_RE: Tensor, span: Span, state: PairState | None) -> Tensor:
