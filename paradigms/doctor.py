@@ -125,9 +125,14 @@ def kernels() -> Iterator[Finding]:
     """Fused kernels; without them readable torch code does the same."""
     import torch
 
+    from paradigms.models.execution import missing
     from paradigms.models.kernels import mamba_ssm_kernels
 
     has_cuda = torch.cuda.is_available()
+    for execution in ("compile", "cuda_graph"):
+        lacking = missing(execution, has_cuda=has_cuda)
+        found = f"device.execution={execution} " + ("cannot run here" if lacking else "can run here")
+        yield Finding("kernels", execution, "absent" if lacking else "ok", found, lacking or "")
     install = "pip install --no-build-isolation -c constraints.txt -e '.[cuda]'"
     for name, distribution in {"mamba_ssm": "mamba-ssm", "causal_conv1d": "causal-conv1d", "triton": "triton"}.items():
         version = _version(distribution)

@@ -64,9 +64,9 @@ def random(paradigm: str, **work: Any) -> Unit:
 
 RUN_COLUMNS = """parameters weight_bytes state_used_bytes state_allocated_bytes state_formula_bytes peak_tensor_bytes
     peak_rss_bytes cuda_peak_allocated_bytes cuda_peak_reserved_bytes import_s load_s compile_s warmup_s steady_s
-    num_warmups warmup_steady kernels execution bits_per_byte bits_per_byte_se bits_per_byte_is_bound checkpoint_tokens
-    corpus_sha256 corpus_is_zoo_corpus machine cpu gpu torch_version python_version transformers_version load_before
-    load_after steal_fraction cpu_mhz_before cpu_mhz_after contended"""
+    num_warmups warmup_steady kernels execution execution_prompts bits_per_byte bits_per_byte_se bits_per_byte_is_bound
+    checkpoint_tokens corpus_sha256 corpus_is_zoo_corpus machine cpu gpu torch_version python_version
+    transformers_version load_before load_after steal_fraction cpu_mhz_before cpu_mhz_after contended"""
 MEMORY = {name for name in RUN_COLUMNS.split() if name.startswith(("state_", "peak_", "cuda_peak_"))}  # round 0 only
 QUALITY = {name for name in RUN_COLUMNS.split() if name.startswith("bits_per_byte")}
 COLUMNS = {

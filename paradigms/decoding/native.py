@@ -57,5 +57,6 @@ class NativeParadigm:
             "engine": self.decoder.engine,
             "kernels": self.model.kernels(),
             "execution": execution,
-            "execution_prompts": getattr(self.model, "execution_prompts", execution),
+            "execution_prompts": getattr(self.decoder, "execution_prompts", None)  # of engines that differ there
+            or getattr(self.model, "execution_prompts", execution),
         }

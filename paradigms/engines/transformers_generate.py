@@ -5,6 +5,9 @@ Peers run in their best documented setting: a growing cache (`DynamicCache`), SD
 only, and no logits processor but the one that keeps a mask token out, as the native decoder does. Tokens come as they
 come to users of the library: `generate` hands each to a streamer, and the events are what the reader's side sees.
 
+Compiled (device.execution=compile), the setting is the library's own for that: a `StaticCache` of fixed length, which
+successive texts share, and steps under torch.compile; prompts run eagerly.
+
 Draws come from torch's generator in float32, so sampled texts differ from the native ones; greedy ones do not.
 
 Dimension letters: B requests, T columns of the padded prompts.
@@ -24,6 +27,7 @@ from torch import Tensor
 from paradigms.decoding.prompts import right_align
 from paradigms.decoding.sampling import Sampling
 from paradigms.decoding.stopping import Vocabulary, finish
+from paradigms.engines import compiled_steps
 from paradigms.engines.theirs import as_theirs, require_theirs
 from paradigms.models.network import NetworkConfig
 from paradigms.models.transformers_cache import cache_argument, cache_bytes, new_cache
@@ -40,8 +44,13 @@ class TransformersGenerate(Sampling):
 
     use_cache: bool = True
     engine: ClassVar[str] = "transformers"
-    executions: ClassVar[tuple[str, ...]] = ("eager",)
     depends_on_values: ClassVar[bool] = False
+    execution_prompts: ClassVar[str] = "eager"
+
+    @property
+    def executions(self) -> tuple[str, ...]:
+        """What `generate` can do: it compiles steps behind a static cache, and nothing else."""
+        return ("eager", "compile") if self.use_cache else ("eager",)
 
     def check(self, model: NetworkConfig, *, output_len: int) -> None:
         """Raise ValueError when this engine cannot drive such a model."""
@@ -72,9 +81,15 @@ class TransformersGenerate(Sampling):
         B, T = prompt_BT.shape
         prompt_lens = lengths or [T] * B
         arguments, cache = self._arguments(theirs, prompt_BT, prompt_lens)
+        is_compiled = getattr(model, "execution", "eager") == "compile"
+        if is_compiled:
+            cache = compiled_steps.static_cache(theirs, B, T + max(request.max_new_tokens for request in requests))
+            arguments[cache_argument(theirs)] = cache
         if vocabulary.mask_id is not None:
             arguments["logits_processor"] = [_NoMask(vocabulary.mask_id)]
         arguments["generation_config"] = self._config(requests, vocabulary, natural=natural.pop())
+        if is_compiled:
+            arguments["generation_config"].compile_config = compiled_steps.compile_config(theirs.device)
 
         def generate(streamer: _Streamer) -> None:
             if self.temperature > 0:
@@ -84,7 +99,7 @@ class TransformersGenerate(Sampling):
         rows: list[list[int]] = [[] for _ in requests]
         unfinished = set(range(B))
         with closing(_stream(generate)) as tokens:
-            for n, token_B in enumerate(tokens):
+            for n, token_B in enumerate(compiled_steps.counting(tokens, model) if is_compiled else tokens):
                 finished: dict[int, str] = {}
                 for row, token in enumerate(token_B.tolist()):
                     rows[row].append(token)
@@ -134,7 +149,9 @@ def _state_bytes(cache: Any, prompt_lens: Sequence[int], n: int) -> Callable[[],
     """Bytes when n + 1 tokens are out, the newest not read back yet; the engine may be further when somebody asks."""
 
     def state() -> StateBytes:
-        return StateBytes(*cache_bytes(cache, [length + n for length in prompt_lens], max(prompt_lens) + n))
+        used, allocated = cache_bytes(cache, [length + n for length in prompt_lens], max(prompt_lens) + n)
+        static = compiled_steps.allocated_bytes(cache)
+        return StateBytes(used, allocated if static is None else static)
 
     return state
 

@@ -72,6 +72,7 @@ class Inductor:
 
     def program(self, body: Body, tokens_BT: Tensor, state: State | None) -> Program:
         compiled: Any = torch.compile(body, fullgraph=True, dynamic=False, options=self.options)
+        tokens_BT = _plain(tokens_BT)
         example = (tokens_BT, None, None) if state is None else (tokens_BT, state.lengths_B, state.layers)
         ahead = compiled.aot_compile((example, {}))
         ahead.disable_guard_check()
@@ -162,7 +163,9 @@ def any_length(body: Body) -> Program:
 
 def num_compiled() -> int:
     """Programs that torch.compile has made in this process."""
-    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
 
 
 def tensors_of(state: State | None) -> list[Tensor]:
@@ -173,10 +176,15 @@ def tensors_of(state: State | None) -> list[Tensor]:
     return own if state.lengths_B is None else [*own, state.lengths_B]
 
 
+def _plain(tokens_BT: Tensor) -> Tensor:
+    """Tokens of the one layout that programs are made for; a size of 1 does not excuse another stride."""
+    is_plain = tokens_BT.stride() == (tokens_BT.shape[1], 1)
+    return tokens_BT if is_plain else tokens_BT.clone(memory_format=torch.contiguous_format)
+
+
 def _of_state(run: Callable[..., Tensor]) -> Program:
     def program(tokens_BT: Tensor, state: State | None) -> Tensor:
-        if tokens_BT.stride() != (tokens_BT.shape[1], 1):
-            tokens_BT = tokens_BT.clone(memory_format=torch.contiguous_format)
+        tokens_BT = _plain(tokens_BT)
         return run(tokens_BT, None, None) if state is None else run(tokens_BT, state.lengths_B, state.layers)
 
     return program

@@ -15,9 +15,11 @@ from paradigms.measure.memory import peak_memory
 from paradigms.measure.timeline import record
 from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
+from paradigms.models.execution import execute
 from paradigms.models.families import FAMILIES
 from paradigms.models.feed_forward import FeedForwardConfig
 from paradigms.models.pretrained import load_native, native_config
+from paradigms.models.programs import num_compiled
 from paradigms.models.transformers_cache import cache_argument, new_cache, tensors_of
 from paradigms.paradigm import Request
 
@@ -252,3 +254,26 @@ def test_what_cannot_run_is_said(model):
     mixed = [*requests(PROMPTS[0]), *requests(PROMPTS[1], ignore_eos=False)]
     with pytest.raises(ValueError, match="all requests ignore end-of-text"):
         next(iter(TransformersGenerate().decode(model, mixed, Vocabulary())))
+
+
+@pytest.mark.slow
+def test_compiled_steps_give_the_same_tokens_and_compile_once(model):
+    """Behind one static cache, emptied for each text; a second text of the size compiles nothing."""
+    with torch.inference_mode():
+        prepared = execute(model, "compile")
+        for text, prompts in enumerate(([[3, 4, 5, 6]], [[9, 8, 7, 3]], [[4, 4, 5, 3]])):
+            batch = requests(*prompts)
+            decode = TransformersGenerate(temperature=0.0).decode
+            eager, compiled = (
+                torch.cat([event.token_ids_BK for event in decode(one, batch, Vocabulary())], 1)
+                for one in (model, prepared)
+            )
+            assert torch.equal(eager, compiled)
+            if text == 0:
+                once = num_compiled(), prepared.compile_s
+    assert once[1] > 0 and once == (num_compiled(), prepared.compile_s)
+
+
+def test_only_steps_behind_a_cache_compile():
+    assert TransformersGenerate().executions == ("eager", "compile")
+    assert TransformersGenerate(use_cache=False).executions == ("eager",)
