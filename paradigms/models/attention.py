@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from paradigms.models.kernels import product, row_product
 from paradigms.models.kv_cache import KV_DTYPES, KVCache, QuantisedKVCache, kv_bytes, new_kv_cache
 from paradigms.models.layer_config import LayerConfig
+from paradigms.models.layer_state import StateSpec
 from paradigms.models.layers import Span, matrix, positive, rms_norm
 from paradigms.models.one_token import Place, Step
 from paradigms.models.rotary import RopeScaling, Rotary, rotate
-from paradigms.models.state import StateSpec
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from paradigms.models import expert_products
 from paradigms.models.feed_forward import FeedForward
 from paradigms.models.layer_config import LayerConfig
+from paradigms.models.layer_state import StateSpec
 from paradigms.models.layers import Span, matrix, positive
 from paradigms.models.one_token import Place, Step
-from paradigms.models.state import StateSpec
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig

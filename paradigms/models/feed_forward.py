@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from paradigms.models.kernels import product, row_product
 from paradigms.models.layer_config import LayerConfig
+from paradigms.models.layer_state import StateSpec
 from paradigms.models.layers import Span, matrix, positive
 from paradigms.models.one_token import Place, Step
-from paradigms.models.state import StateSpec
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig

@@ -15,8 +15,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from paradigms.models.layer_state import SlotState, StateSpec
 from paradigms.models.layers import Span
-from paradigms.models.state import SlotState, StateSpec
 
 KV_DTYPES = ("int8",)
 

@@ -27,10 +27,10 @@ from paradigms.models import latent_step
 from paradigms.models.kernels import product
 from paradigms.models.kv_cache import KVCache
 from paradigms.models.layer_config import LayerConfig
+from paradigms.models.layer_state import SlotState, StateSpec
 from paradigms.models.layers import Span, matrix, positive, rms_norm
 from paradigms.models.one_token import Step
 from paradigms.models.rotary import RopeScaling, Rotary, rotate
-from paradigms.models.state import SlotState, StateSpec
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig

@@ -32,11 +32,11 @@ from torch import Tensor, nn
 
 from paradigms.models import kernels, ssd
 from paradigms.models.layer_config import LayerConfig
+from paradigms.models.layer_state import ReplayedState, StateSpec
 from paradigms.models.layers import Derived, Span, matrix, positive, rms_norm
 from paradigms.models.mamba3_row import SLOWEST, one_token_step, row_constants
 from paradigms.models.one_token import Step
 from paradigms.models.recurrence import initial_dt_bias, without_padding
-from paradigms.models.state import ReplayedState, StateSpec
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig

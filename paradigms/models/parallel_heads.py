@@ -27,11 +27,11 @@ from paradigms.models.attention import Attention, AttentionConfig
 from paradigms.models.kernels import product, row_product
 from paradigms.models.kv_cache import KV_DTYPES
 from paradigms.models.layer_config import LayerConfig
+from paradigms.models.layer_state import PairState, StateSpec
 from paradigms.models.layers import Span, matrix, positive, rms_norm
 from paradigms.models.mamba import Mamba, MambaConfig, MambaState
 from paradigms.models.one_token import Place, Step
 from paradigms.models.sliding_attention import SlidingAttention, SlidingAttentionConfig
-from paradigms.models.state import PairState, StateSpec
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig

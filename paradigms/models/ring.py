@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from paradigms.models.kv_cache import dequantise, quantise
+from paradigms.models.layer_state import ReplayedState, SlotState
 from paradigms.models.layers import Span
-from paradigms.models.state import ReplayedState, SlotState
 
 
 class RingState(ReplayedState, SlotState):

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from paradigms.models.kernels import product
 from paradigms.models.kv_cache import KV_DTYPES, KVCache, kv_bytes, new_kv_cache
 from paradigms.models.layer_config import LayerConfig
+from paradigms.models.layer_state import PairState, StateSpec
 from paradigms.models.layers import Span, matrix, positive, rms_norm
 from paradigms.models.mamba import MambaConfig
-from paradigms.models.state import PairState, StateSpec
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig

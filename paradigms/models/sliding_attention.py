@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from paradigms.models.attention import Attention, AttentionConfig
 from paradigms.models.kv_cache import new_kv_tensors
+from paradigms.models.layer_state import StateSpec
 from paradigms.models.layers import Span, positive
 from paradigms.models.ring import Places, QuantisedRingState, RingState, band, positions
-from paradigms.models.state import StateSpec
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig

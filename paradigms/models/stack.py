@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from paradigms.models import kernels, one_token
 from paradigms.models.config import ModelConfig
+from paradigms.models.layer_state import LayerState, StateSpec
 from paradigms.models.layers import Derived, Span, matrix, rms_norm
 from paradigms.models.rotary import Rotary
 from paradigms.models.span import host_span
-from paradigms.models.state import Form, LayerState, State, StateSpec, initial_capacity
+from paradigms.models.state import Form, State, initial_capacity
 
 FILLED = (".dt_proj", ".A_log")  # matrices that their layers have initialised
 
