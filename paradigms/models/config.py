@@ -4,8 +4,8 @@ The counts are formulas on the config, so that a cell can be checked, matched in
 exists; the tests hold each formula against the tensors.
 
 A stack is written as a string of layers, repeated: `AF` is a Transformer block, `M` a Mamba-2 block. Each letter is one
-kind of layer, described by the part of the config of that name, in one file; `LAYERS` lists them. Every layer is
-residual: x + layer(norm(x)).
+kind of layer, described by a part of the config (`layer_config` says what such a part tells), in one file; `LAYERS`
+lists them. Every layer is residual: x + layer(norm(x)).
 """
 
 from __future__ import annotations
