@@ -200,6 +200,10 @@ class Experts(nn.Module):
             self._balance = balance_loss(score_RX, chosen_RK)
         return chosen_RK, weight_RK.to(x_RE.dtype)
 
+    def __getstate__(self) -> dict[str, object]:
+        """For copies: the loss of the last forward stays with its graph."""
+        return {**self.__dict__, "_balance": 0.0}
+
     def take_balance(self) -> Tensor | float:
         """The load-balancing loss of the last forward with gradients, which is then forgotten; 0 without one."""
         balance, self._balance = self._balance, 0.0

@@ -213,7 +213,8 @@ class LatentAttention(nn.Module):
         c = self.config
         latent_BSC, k_BSP = latents_BSC.split((c.kv_rank, c.rope_dim), -1)
         B, S = k_BSP.shape[:2]
-        made = (latent_BSC.reshape(-1, c.kv_rank) @ self.kv_up).view(B, S, c.num_heads, -1).transpose(1, 2)
+        made = (latent_BSC.reshape(-1, c.kv_rank) @ self.kv_up).view(B, S, c.num_heads, c.nope_dim + c.value_dim)
+        made = made.transpose(1, 2)
         k_BHSN, v_BHSV = made.split((c.nope_dim, c.value_dim), -1)
         return torch.cat((k_BHSN, k_BSP[:, None].expand(-1, c.num_heads, -1, -1)), -1), v_BHSV
 

@@ -3,7 +3,8 @@
 At a few million parameters a decode step is a hundred operators of one or two microseconds, and what Python does
 between them (module calls, attribute lookups, choices that come out the same every time) costs as much again. So a
 state keeps a plan: for every layer one closure that knows its tensors. The layers' own `forward` is the reference; a
-layer that has no closure, or whose state is not plain, runs it inside the plan.
+layer that has no closure, or whose state is not plain, runs it inside the plan. Under a living state the values of
+weights may change, the tensors must stay.
 
 Dimension letters: E model width, V vocabulary.
 """

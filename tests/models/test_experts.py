@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 
@@ -330,3 +331,10 @@ def test_windows_of_sparse_models_are_refused():
     config = random_transformers_model({**SPARSE, **MODELS["mixtral"]}).config.to_dict()
     with pytest.raises(ValueError, match="sliding_window=8 of a mixtral"):
         family_of(config).from_transformers({**config, "sliding_window": 8})
+
+
+def test_a_model_can_be_copied_between_a_training_forward_and_its_step():
+    model = ModelConfig(vocab_size=50, d_model=32, block="E", num_blocks=1, experts=ExpertsConfig(width=8)).build()
+    model(torch.tensor([[1, 2, 3]])).sum().backward()
+    copied = copy.deepcopy(model)
+    assert torch.equal(copied(torch.tensor([[4, 5]])), model(torch.tensor([[4, 5]])))
