@@ -53,11 +53,14 @@ def panels(count: int, *, width: float = 4.6, height: float = 3.9, legend: float
 
 @dataclass(frozen=True)
 class Mark:
-    """Colour and marker of a paradigm; later ones are smaller, so that coinciding points show one inside the other."""
+    """Colour, marker and line of a paradigm; later ones are smaller, so that coinciding points show one inside the
+    other, and dashed once the colours begin again.
+    """
 
     color: str
     marker: str
     size: float
+    dash: Any = "-"
 
 
 def mark_of(frames: Frames, label: str) -> Mark:
@@ -65,7 +68,8 @@ def mark_of(frames: Frames, label: str) -> Mark:
     order = labels(frames)
     index = order.index(label)
     size = 9.5 - 5.0 * index / max(len(order) - 1, 4)
-    return Mark(_PALETTE[index % len(_PALETTE)], _MARKERS[index % len(_MARKERS)], size)
+    dash = dash_of(index // len(_PALETTE))
+    return Mark(_PALETTE[index % len(_PALETTE)], _MARKERS[index % len(_MARKERS)], size, dash)
 
 
 def dash_of(index: int) -> Any:
@@ -79,7 +83,7 @@ def points(axes: Axes, rows: pd.DataFrame, x: str, y: str, mark: Mark, *, dash: 
     if not len(rows):
         return
     if line:
-        axes.plot(rows[x], rows[y], color=mark.color, linestyle=dash, alpha=0.85, zorder=2)
+        axes.plot(rows[x], rows[y], color=mark.color, linestyle=_dash(mark, dash), alpha=0.85, zorder=2)
     bars = {"fmt": "none", "ecolor": mark.color, "elinewidth": 1, "capsize": 2.5, "zorder": 2}
     axes.errorbar(rows[x], rows[y], xerr=_reach(rows, x), yerr=_reach(rows, y), **bars)
     for hollow, part in rows.groupby(rows["contended"] | rows["extrapolated"]):
@@ -100,10 +104,15 @@ def _reach(rows: pd.DataFrame, name: str) -> list[pd.Series] | None:
 
 
 def handle(text: str, mark: Mark, *, dash: Any = "-", line: bool = True) -> Line2D:
-    linestyle = dash if line else "none"
+    linestyle = _dash(mark, dash) if line else "none"
     return Line2D(
         [], [], color=mark.color, marker=mark.marker, markersize=min(mark.size, 7), linestyle=linestyle, label=text
     )
+
+
+def _dash(mark: Mark, of_series: Any) -> Any:
+    """The line of a series: its own among several of one paradigm, else the paradigm's."""
+    return mark.dash if of_series == "-" else of_series
 
 
 def legend(fig: Figure, handles: list[Line2D]) -> None:
