@@ -13,6 +13,8 @@ from analysis.summary import per_request
 from analysis.tables import Table
 
 SAME = ("checkpoint", "machine_id", "sweep.name", "device.threads", "device.dtype", "execution", *WORK)
+# What a side does not have is null there.
+DECODING = ("decoder.temperature", "decoder.top_k", "decoder.top_p", "decoder.kv_dtype")
 METRICS = ("e2e_s", "tpot_s", "ttft_s")
 
 
@@ -36,14 +38,21 @@ def against_peers(frames: Frames) -> Table:
 
 
 def pairs(frames: Frames) -> Iterator[tuple[pd.Series, pd.Series]]:
-    """Cells of ours and of another engine, equal in weights, work and conditions; by size, then prompt."""
+    """Cells of ours and of another engine, equal in weights, work, conditions and decoding; by size, then prompt."""
     if not {"engine", *SAME} <= set(frames.ok):
         return
     cells = frames.ok.drop_duplicates("cell").sort_values(["parameters", "paradigm.label", *WORK])
-    for _, group in cells.groupby(list(SAME), sort=False, dropna=False):
+    decoding = [name for name in DECODING if name in cells]
+    for _, group in cells.groupby([*SAME, *decoding, _without_cache(cells)], sort=False, dropna=False):
         for _, ours in group[group["engine"] == "native"].iterrows():
             for _, theirs in group[group["engine"] != "native"].iterrows():
                 yield ours, theirs
+
+
+def _without_cache(cells: pd.DataFrame) -> pd.Series:
+    """Whether the whole text is read again at each step, which either side says in its own words."""
+    said = cells.reindex(columns=["decoder.cache", "decoder.use_cache"])
+    return said["decoder.cache"].eq("none") | said["decoder.use_cache"].eq(False)
 
 
 def _ratio(frames: Frames, theirs: pd.Series, ours: pd.Series, metric: str) -> statistics.Estimate:

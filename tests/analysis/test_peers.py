@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from synthetic_records import AR, PEER, SSM, write_sweep
+from synthetic_records import AR, NAIVE, PEER, SSM, write_sweep
 
 from analysis.frames import load
 from analysis.peers import against_peers, pairs
@@ -28,6 +28,22 @@ def test_no_pair_without_a_peer_or_with_other_weights_or_conditions(tmp_path):
     two = write_sweep(tmp_path / "two", paradigms=(AR,), factors={"device.dtype": "float32"})
     write_sweep(two, paradigms=(PEER,), factors={"device.dtype": "bfloat16"}, shard="b")
     assert list(pairs(load(two))) == []
+
+
+def test_another_way_of_decoding_is_no_pair(tmp_path):
+    """A peer with a cache is held against ours with one, and sampling against sampling."""
+    found = list(pairs(load(write_sweep(tmp_path / "cache", paradigms=(AR, NAIVE, PEER), output_lens=(16,)))))
+    assert [ours["paradigm.name"] for ours, _ in found] == [AR.name]
+    two = write_sweep(tmp_path / "greedy", paradigms=(AR,), factors={"decoder.temperature": 0.0})
+    write_sweep(two, paradigms=(PEER,), shard="b")
+    assert list(pairs(load(two))) == []
+    eight = write_sweep(tmp_path / "eight", paradigms=(AR,), factors={"decoder.kv_dtype": "int8"})
+    write_sweep(eight, paradigms=(PEER,), shard="b")
+    assert list(pairs(load(eight))) == []
+    plain = write_sweep(tmp_path / "plain", paradigms=(AR,), output_lens=(16,), factors={"decoder.kv_dtype": None})
+    peer = {"decoder.cache": None, "decoder.use_cache": True}
+    write_sweep(plain, paradigms=(PEER,), output_lens=(16,), factors=peer, shard="b")
+    assert len(list(pairs(load(plain)))) == 1
 
 
 def test_a_peer_that_failed_has_no_ratio(tmp_path):
