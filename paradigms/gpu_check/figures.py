@@ -3,7 +3,7 @@
     MBU   bytes that a step must read (weights once, the state in the middle of the output once) / its time / copy rate
     MFU   operations of the matrix products of a forward, attention included / its time / matmul rate
 
-Times are those of the main path, on random weights and prompts, batch 1; the counts are formulas.
+Times are the shortest repeat's of the main path, on random weights and prompts, batch 1; the counts are formulas.
 """
 
 from __future__ import annotations
