@@ -77,6 +77,20 @@ def test_state_bytes_by_formula_are_the_tensors(variant, dtype):
     assert state.allocated_bytes == config.state_bytes(batch_size=3, length=40, itemsize=dtype.itemsize)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "variant", [v for v in VARIANTS if set(v["block"]) & set("AWPZ") and v.get("causal", True)], ids=str
+)
+def test_state_bytes_in_eight_bits_are_the_tensors(variant, dtype):
+    config = ModelConfig(**BASE, **variant)
+    state = config.build().to(dtype).new_state(3, 40, kv_dtype="int8")
+    for length in (18, 40):
+        state.advance([length - state.lengths[0]] * 3)
+        formula = config.state_bytes(batch_size=3, length=length, itemsize=dtype.itemsize, kv_dtype="int8")
+        assert state.used_bytes == formula
+    assert state.allocated_bytes == formula
+
+
 def test_kv_bytes_are_two_layers_length_heads_width():
     config = ModelConfig(**BASE, block="AF", num_blocks=3, attention=AttentionConfig(num_heads=8, num_kv_heads=2))
     assert config.state_bytes(batch_size=5, length=7, itemsize=4) == 2 * 3 * 7 * 2 * 8 * 5 * 4

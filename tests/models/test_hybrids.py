@@ -29,10 +29,16 @@ ZAMBA = {"model_type": "zamba", **SIZES, **HEADS, "num_hidden_layers": 5, "n_mam
 ZAMBA["layers_block_type"] = ["linear_attention", "hybrid", "linear_attention", "hybrid", "hybrid"]
 THEIRS = {
     "jamba": {**JAMBA, "attn_layer_offset": 2},
-    "jamba, no experts": {**JAMBA, "attn_layer_offset": 1, "num_experts": 1, "mamba_conv_bias": False},
+    "jamba, no experts": {
+        **JAMBA,
+        "attn_layer_offset": 1,
+        "num_experts": 1,
+        "mamba_conv_bias": False,
+        "rms_norm_eps": 1e-2,
+    },
     "jamba, no attention": {**JAMBA, "attn_layer_offset": 3, "num_hidden_layers": 3, "tie_word_embeddings": True},
     "zamba": ZAMBA,
-    "zamba, Mamba of two heads": {**ZAMBA, "n_mamba_heads": 2},
+    "zamba, Mamba of two heads": {**ZAMBA, "n_mamba_heads": 2, "rms_norm_eps": 1e-2},
     "zamba, wide heads": {**ZAMBA, "attention_head_dim": 10, "num_key_value_heads": 4, "mamba_conv_bias": False},
 }
 

@@ -157,7 +157,13 @@ MODELS = {
         "n_group": 4,
         "topk_group": 2,
     },
-    "v3 dense": {"model_type": "deepseek_v3", "num_hidden_layers": 2, "first_k_dense_replace": 2, "q_lora_rank": None},
+    "v3 dense": {
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": 2,
+        "first_k_dense_replace": 2,
+        "q_lora_rank": None,
+        "rms_norm_eps": 1e-2,
+    },
     "v3 without groups": {
         "model_type": "deepseek_v3",
         "num_hidden_layers": 2,

@@ -18,6 +18,7 @@ from paradigms.models.config import ModelConfig
 from paradigms.models.families import family_of_native
 from paradigms.models.families.mamba import Mamba
 from paradigms.models.mamba import MambaConfig
+from paradigms.models.transformers_cache import cache_argument
 
 SIZES = {"vocab_size": 60, "hidden_size": 64, "num_hidden_layers": 2}
 THEIRS = {
@@ -45,6 +46,19 @@ def test_logits_are_those_of_transformers(config):
     # Theirs lets the bias of a padded column through the convolution into the first tokens of the row.
     check_equal_logits(theirs, native, padded=not config.get("use_bias"))
     check_there_and_back(theirs, native)
+
+
+def test_where_transformers_is_wrong():
+    """So that it is seen here when it no longer is: a chunk after a state, and biases of padding."""
+    theirs = random_transformers_model(THEIRS["biases"])
+    text, name = tokens(native_of(theirs), 2, 20), cache_argument(theirs)
+    want, first = theirs(text, use_cache=False).logits, theirs(text[:, :12], use_cache=True)
+    after = theirs(text[:, 12:], **{name: first[name]}, use_cache=True).logits
+    assert (after - want[:, 12:]).abs().max() > 0.1
+    left = torch.cat((torch.zeros_like(text[:, :5]), text), 1)
+    seen = torch.cat((torch.zeros_like(text[:, :5]), torch.ones_like(text)), 1)
+    padded = theirs(left, attention_mask=seen, use_cache=False).logits
+    assert (padded[:, 5:] - want).abs().max() > 0.1
 
 
 def test_what_transformers_lacks_stays_native():

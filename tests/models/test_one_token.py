@@ -40,6 +40,24 @@ def test_a_plan_follows_a_state_that_grows_and_rolls_back():
     assert_close(logits[0, 0], model(tokens_1T[:, : GROWTH + 3])[0, -1])
 
 
+@pytest.mark.parametrize("accepted", [0, 4, 7])
+@pytest.mark.parametrize("name", [name for name, config in CONFIGS.items() if config.causal])
+def test_steps_of_a_plan_can_be_taken_back(name, accepted):
+    """As decoding runs them: one row, no gradients."""
+    model = random_model(CONFIGS[name], torch.float64)
+    text, state = tokens(model, 1, 24), model.new_state(1, 40)
+    with torch.inference_mode():
+        for i in range(11):
+            model(text[:, i : i + 1], state)
+        mark = state.mark()
+        for i in range(11, 18):
+            model(text[:, i : i + 1], state)
+        state.rollback(mark, [accepted])
+        logits = [model(text[:, i : i + 1], state) for i in range(11 + accepted, 24)]
+    assert state.plan is not None
+    assert_close(torch.cat(logits, 1), model(text)[:, 11 + accepted :])
+
+
 def test_a_plan_belongs_to_one_model_and_ends_with_the_state():
     first, second = (random_model(CONFIGS["attention"], torch.float64) for _ in range(2))
     with torch.no_grad():
