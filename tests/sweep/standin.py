@@ -53,7 +53,10 @@ def run_unit(cell: StandInCell, round_index: int) -> tuple[dict[str, Any], dict[
     misbehave(cell.behaviour)
     requests = [{"repeat": 0, "row": 0, "e2e_s": 0.5, "ttft_s": 0.1, "committed_tokens": cell.workload.output_len}]
     curve = [{"checkpoint": cell.checkpoint_id(), "step": step, "train_nats": 3.0} for step in (1, 2)]
-    return {"bits_per_byte": 2.0, "state_used_bytes": 1024, "pid": os.getpid()}, {"requests": requests, "training": curve}
+    return {"bits_per_byte": 2.0, "state_used_bytes": 1024, "pid": os.getpid()}, {
+        "requests": requests,
+        "training": curve,
+    }
 
 
 def prepare(cell: StandInCell) -> None:
