@@ -152,7 +152,7 @@ def _mark_slow(runs: pd.DataFrame) -> pd.DataFrame:
     groups = [runs["machine_id"].fillna("?"), threads.fillna(1)]
     best_s = probe_s.min(axis=1).groupby(groups).transform(lambda values: values.quantile(0.1))
     slowdown = probe_s.max(axis=1) / best_s
-    return runs.assign(slowdown=slowdown, contended=runs["contended"] | (slowdown > SLOW))
+    return runs.copy().assign(slowdown=slowdown, contended=runs["contended"] | (slowdown > SLOW))
 
 
 def _read(folders: Sequence[Path], table: str) -> tuple[list[dict[str, Any]], list[str]]:

@@ -121,7 +121,8 @@ def prepare(cell: Cell) -> None:
     set_threads(cell.device.threads)
     corpus = load_corpus(cell.corpus)
     if cell.train.source == "random":  # drawn in an instant, where and when they are used
-        token_stream(corpus, cell.tokenizer.load(corpus), "heldout")
+        if cell.workload.prompts == "heldout":
+            token_stream(corpus, cell.tokenizer.load(corpus), "heldout")
         return
     weights = cell.train.load(cell.wanted, report=Printed(str(cell.paradigm["name"])))
     token_stream(corpus, weights.tokenizer, "heldout")

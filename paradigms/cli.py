@@ -15,7 +15,12 @@ from typing import Any
 import hydra
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import (
+    InterpolationKeyError,
+    InterpolationToMissingValueError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
 
 from paradigms.build import suggest
 from paradigms.grid import NOT_CELL
@@ -43,6 +48,13 @@ _INSTALL = {
     "joblib": "hydra-joblib-launcher",
     "submitit_local": "hydra-submitit-launcher",
     "submitit_slurm": "hydra-submitit-launcher",
+}
+
+_UNSET = {  # keys that one file refers to and another must bring
+    "no_file_in_conf_sized_for_this_model": "one of these models has no file of this size in conf/sized (named "
+    "model_size): transformer, mamba2 and denoiser have 5m, 125m and 1b, mamba has 5m",
+    "model.path": "train=pretrained takes the weights of model.path: add model=pretrained (native) or "
+    "model=transformers, and model.path=...",
 }
 
 
@@ -104,9 +116,15 @@ def explain(error: BaseException) -> str:
     if isinstance(cause, InterpolationToMissingValueError):
         key = _first_line(cause).rpartition(" ")[2]
         return f"{key} has no default; give it: {key}=..."
+    if isinstance(cause, InterpolationKeyError):
+        for key, remedy in _UNSET.items():
+            if f"'{key}'" in str(cause):
+                return remedy
     if isinstance(cause, OmegaConfBaseException):
         parent = cause.parent_node
         if isinstance(parent, DictConfig) and cause.key is not None and cause.key not in parent:
+            if cause.full_key == "model.path":
+                return "model.path is for models of others: add model=pretrained (native) or model=transformers"
             allowed = sorted(str(key) for key in parent if not str(key).startswith("_"))
             return f"{cause.full_key} is unknown ({suggest(str(cause.key), allowed)})"
         return f"{cause.full_key or ''}: {_first_line(cause)}".lstrip(": ")

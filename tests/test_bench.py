@@ -149,6 +149,16 @@ def test_positions_computed() -> None:
 # ---------------------------------------------------------------- bytes
 
 
+def test_preparing_random_weights_and_prompts_reads_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model may come without a tokenizer that can read any."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("text was read")
+
+    monkeypatch.setattr(bench, "token_stream", refuse)
+    bench.prepare(tiny.cell("ar"))
+
+
 @pytest.mark.parametrize(("prompt_len", "output_len", "batch_size"), [(8, 16, 1), (5, 1, 3), (1, 9, 2)])
 def test_kv_bytes_by_the_formula(prompt_len: int, output_len: int, batch_size: int) -> None:
     attention = AttentionConfig(num_heads=4, num_kv_heads=2)

@@ -42,7 +42,7 @@ class NativeParadigm:
         return self.decoder.decode(self.model, requests, self.vocabulary)
 
     def outline(self, output_len: int) -> Outline | None:
-        """What is known of a run of fixed length before it is made; None for a decoder that does not say (`outline`)."""
+        """What is known of a run of fixed length before it is made; None for a decoder that does not say."""
         known = getattr(self.decoder, "outline", None)
         return known(output_len) if known else None
 

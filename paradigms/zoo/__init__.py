@@ -33,11 +33,13 @@ def find(config: ModelConfig) -> tuple[Path, dict[str, Any]]:
         difference = differences(config, checkpoint.model_config(card))
         if not difference:
             return FOLDER / name, card
-        near.append((difference.count(","), f"{name} ({difference})"))
-    nearest = f"the nearest is {min(near)[1]}" if near else "it is empty"
+        if checkpoint.model_config(card).block == config.block:
+            near.append((difference.count(","), f"{name} ({difference})"))
+    lacks = f"it has {', '.join(names())}" if names() else "it is empty"
     raise ValueError(
-        f"the zoo has no model of this config; {nearest}. Train it here with train=quick or train=full, "
-        "or measure latency alone with train=random measure=latency"
+        "the zoo has no model of this config: train it here with train=quick or train=full, or measure latency alone "
+        "with train=random measure=latency workload=random_prompts; "
+        + (f"the nearest is {min(near)[1]}" if near else f"{lacks}, none with model.block={config.block}")
     )
 
 
