@@ -168,9 +168,11 @@ def validate(model: Model, windows: EvaluationWindows, tokenizer: Tokenizer, *, 
     return evaluate(model, windows, tokenizer.token_bytes, mask_id=tokenizer.mask_id, num_masks=num_masks)
 
 
-def _loss(model: Model, tokens_BT: Tensor, mask_id: int, seed: int, step: int) -> Tensor:
+def _loss(model: Model, tokens_BT: Tensor, mask_id: int | None, seed: int, step: int) -> Tensor:
     if model.config.noise is None:
         return next_token_loss(model, tokens_BT)
+    if mask_id is None:
+        raise ValueError("a denoiser is trained with a mask token, and this tokenizer has none")
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
     return masked_loss(model, tokens_BT, mask_id=mask_id, generator=generator)
 
