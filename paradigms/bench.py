@@ -26,7 +26,7 @@ from paradigms.data.stream import prompts, token_stream
 from paradigms.data.tokenizers import StreamDecoder, Tokenizer
 from paradigms.decoding.native import NativeParadigm
 from paradigms.measure.clock import clock_for
-from paradigms.measure.environment import machine, machine_line, set_threads, versions
+from paradigms.measure.environment import keep_freed_memory, machine, machine_line, set_threads, versions
 from paradigms.measure.extrapolation import FEWEST_EVENTS, events_at, extrapolate, places
 from paradigms.measure.memory import peak_memory
 from paradigms.measure.noise import NoiseReader
@@ -56,6 +56,7 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
     """
     device = torch_device(cell.device.name)
     set_threads(cell.device.threads)
+    keeps_freed_memory = keep_freed_memory()
 
     started = time.perf_counter()
     weights, model = _weights(cell, device)
@@ -92,6 +93,7 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
     run = {
         **_facts(cell, weights, corpus, paradigm, device),
         **readings,
+        "keeps_freed_memory": keeps_freed_memory,
         "import_s": IMPORT_S,
         "load_s": load_s,
         "compile_s": warm.compile_s - at_start.compile_s,
