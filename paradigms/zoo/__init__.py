@@ -35,11 +35,11 @@ def find(config: ModelConfig) -> tuple[Path, dict[str, Any]]:
             return FOLDER / name, card
         if checkpoint.model_config(card).block == config.block:
             near.append((difference.count(","), f"{name} ({difference})"))
-    lacks = f"it has {', '.join(names())}" if names() else "it is empty"
+    lacks = f"it has {', '.join(names())}, none with model.block={config.block}" if names() else "it is empty"
     raise ValueError(
         "the zoo has no model of this config: train it here with train=quick or train=full, or measure latency alone "
         "with train=random measure=latency workload=random_prompts; "
-        + (f"the nearest is {min(near)[1]}" if near else f"{lacks}, none with model.block={config.block}")
+        + (f"the nearest is {min(near)[1]}" if near else lacks)
     )
 
 
