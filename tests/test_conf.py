@@ -225,7 +225,15 @@ def described(values: dict[str, Any], where: str) -> Iterator[tuple[str, dict[st
             yield from described(part, f"{where}: {name}")
 
 
-@pytest.mark.parametrize("name", [name for name in OF_A_CELL if name not in ("corpus/hub", "device/cuda")])
+PARADIGMS = {name.partition("/")[2] for name in FILES if name.startswith("paradigm/")}
+RUN = [  # a model with a paradigm of its name runs as that
+    name
+    for name in OF_A_CELL
+    if name not in ("corpus/hub", "device/cuda") and not (name.startswith("model/") and name[6:] in PARADIGMS)
+]
+
+
+@pytest.mark.parametrize("name", RUN)
 def test_a_file_runs_with_a_tiny_model(name, compose, texts, monkeypatch, tmp_path):
     group = name.partition("/")[0]
     config = shrunk(cell_config(compose(*overrides_for(name, texts))), keep=group)
@@ -296,7 +304,8 @@ def test_every_cell_of_an_experiment_is_possible_and_the_first_two_run(name, loa
     assert 2 <= len(cells) <= torch.tensor(grid_sizes).prod()
     assert len({cell.name for cell in cells}) == len({cell.key for cell in cells}) == len(cells)
     for cell in cells[:2]:
-        here = {"name": "cpu", "execution": "eager"} if cell.config["device"]["name"] == "cuda" else {}
+        here = {"name": "cpu"} if cell.config["device"]["name"] == "cuda" else {}
+        here["execution"] = "eager"  # compiling takes its time; tests/models/test_execution.py does it
         small = cell.config if of_others else shrunk(cell.config)
         run(small | {"device": {**cell.config["device"], **here}})
 
