@@ -174,7 +174,8 @@ def keep_freed_memory() -> bool:
 
     By default glibc hands megabytes back as soon as they lie free, and every operator on a long prompt then waits for
     the system to map and clear its pages again: 5 to 20 % of the time of a prompt of 512 tokens at 5M parameters, more
-    or less of it by the history of the process. Kept memory makes that time the operators' own, for all paradigms alike.
+    or less of it by the history of the process. Kept memory makes that time the operators' own, for all paradigms
+    alike.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
