@@ -50,6 +50,7 @@ class AttentionConfig(LayerConfig):
 
     key: ClassVar[str] = "attention"
     kv_dtypes: ClassVar[tuple[str, ...]] = KV_DTYPES
+    keeps_slots: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if isinstance(self.rope_scaling, Mapping):  # as a model card has it

@@ -59,6 +59,9 @@ class ModelConfig:
         d_model: width of the residual stream.
         block, num_blocks: layer letters of one block, and how often it repeats.
         causal: False lets every position see every other (attention layers only).
+        canvas_block: of a denoiser, positions of one block of block diffusion (2503.09573): a position sees its own
+            block and all before it, so that what earlier blocks keep never changes. Blocks count from position 0. None
+            sees everything.
         noise: None, or what a denoiser was trained to undo; `absorbing` replaces tokens by the mask token.
         shift_logits: a denoiser reads its prediction for position i at position i - 1, as an autoregressive model does.
         max_positions: positions the model was built for; longer input is refused.
@@ -77,6 +80,7 @@ class ModelConfig:
     num_blocks: int = 4
     causal: bool = True
     noise: str | None = None
+    canvas_block: int | None = None
     shift_logits: bool = False
     max_positions: int = 576
     norm_eps: float = NORM_EPS
@@ -96,6 +100,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         positive(
             "model",
+            canvas_block=self.canvas_block,
             vocab_size=self.vocab_size,
             d_model=self.d_model,
             num_blocks=self.num_blocks,
@@ -124,6 +129,8 @@ class ModelConfig:
                 )
         if self.noise is not None and self.causal:
             raise ValueError("model.noise is set, so every position must see the whole canvas; set model.causal=false")
+        if self.canvas_block is not None and self.noise is None:
+            raise ValueError("model.canvas_block is for denoisers (model.noise); a causal model has no canvas")
         if self.shift_logits and self.noise is None:
             raise ValueError(
                 "model.shift_logits is for denoisers (model.noise); a causal model predicts the next token anyway"
@@ -143,8 +150,13 @@ class ModelConfig:
 
     @property
     def has_state(self) -> bool:
-        """Whether it can carry what it has read; one that sees the whole canvas cannot."""
-        return self.causal
+        """Whether what it has read can be carried on exactly; not where every position sees what comes later."""
+        return self.causal or self.canvas_block is not None
+
+    @property
+    def keeps_slots(self) -> bool:
+        """Whether a state is one slot a position, which may be written over."""
+        return all(part.keeps_slots for part in self.parts)
 
     @property
     def recurrent(self) -> bool:
@@ -177,10 +189,9 @@ class ModelConfig:
     def state_bytes(self, *, batch_size: int, length: int, itemsize: int, kv_dtype: str | None = None) -> int:
         """Bytes that must be kept after `length` positions so that the next step needs no look back.
 
-        A model that sees the whole canvas keeps nothing. `kv_dtype` is that of `Model.new_state`.
+        Of a denoiser: of a cache of so many positions, which its decoder may do without. `kv_dtype` is that of
+        `Model.new_state`.
         """
-        if not self.causal:
-            return 0
 
         def bytes_of(part: Any) -> int:
             stored = {"kv_dtype": kv_dtype} if part.kv_dtypes else {}

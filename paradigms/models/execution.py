@@ -34,7 +34,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from paradigms.models import programs
 from paradigms.models.programs import Backend, Body, CudaGraphs, Inductor, Program
 from paradigms.models.span import device_span, host_span
-from paradigms.models.stack import Model
+from paradigms.models.stack import Model, Write
 from paradigms.models.state import Form, LayerState, State
 
 BUCKET = 128  # slots of the smallest bucket; each of the others is twice as large
@@ -167,7 +167,8 @@ class PreparedModel(Model):
         num_tokens: Sequence[int] | None = None,
         positions_BT: Tensor | None = None,
         among_BTT: Tensor | None = None,
-        write: Literal["append", "none"] = "append",
+        write: Write = "append",
+        over: Sequence[int] | Tensor | None = None,
         logits_at: Tensor | slice | None = None,
     ) -> Tensor:
         """As `Model.forward`."""
@@ -184,20 +185,42 @@ class PreparedModel(Model):
             positions_BT=positions_BT,
             among_BTT=among_BTT,
             write=write,
+            over=over,
             logits_at=logits_at,
         )
-        if state is not None:
+        if state is not None and self.config.causal:
             self._prepare_steps(state)
         return logits
 
-    def logits_where(self, tokens_BT: Tensor, wanted_BT: Tensor, *, num_tokens: Sequence[int] | None = None) -> Tensor:
+    def logits_where(
+        self,
+        tokens_BT: Tensor,
+        wanted_BT: Tensor,
+        state: State | None = None,
+        *,
+        num_tokens: Sequence[int] | None = None,
+        positions_BT: Tensor | None = None,
+        among_BTT: Tensor | None = None,
+        write: Write = "append",
+        over: Sequence[int] | Tensor | None = None,
+    ) -> Tensor:
         """As `Model.logits_where`."""
-        if num_tokens is None or min(num_tokens) == tokens_BT.shape[1]:
+        plain = state is None and positions_BT is None and among_BTT is None
+        if plain and (num_tokens is None or min(num_tokens) == tokens_BT.shape[1]):
             hidden_BTE = self._alone(tokens_BT)
             if hidden_BTE is not None:
                 return self._head(self._select(hidden_BTE, None)[wanted_BT])
         self._count(eager=True)
-        return super().logits_where(tokens_BT, wanted_BT, num_tokens=num_tokens)
+        return super().logits_where(
+            tokens_BT,
+            wanted_BT,
+            state,
+            num_tokens=num_tokens,
+            positions_BT=positions_BT,
+            among_BTT=among_BTT,
+            write=write,
+            over=over,
+        )
 
     # The forwards that are prepared; None for one that is not
 

@@ -66,6 +66,7 @@ class ExpertsConfig(LayerConfig):
     balance_loss: float = 0.01
 
     key: ClassVar[str] = "experts"
+    keeps_slots: ClassVar[bool] = True
     free: ClassVar[tuple[str, int]] = ("width", 8)
 
     def within(self, model: ModelConfig) -> ExpertsConfig:

@@ -34,6 +34,7 @@ class FeedForwardConfig(LayerConfig):
 
     key: ClassVar[str] = "feed_forward"
     free: ClassVar[tuple[str, int]] = ("width", 8)
+    keeps_slots: ClassVar[bool] = True
 
     def check(self, model: ModelConfig) -> None:
         positive(f"model.{self.key}", width=self.width)

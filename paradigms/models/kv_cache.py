@@ -36,7 +36,7 @@ class KVCache(SlotState):
         self.keys_BKSD, self.values_BKSD = keys_BKSD, values_BKSD
 
     def through(self, k_BKTD: Tensor, v_BKTD: Tensor, span: Span) -> tuple[Tensor, Tensor]:
-        """Keys and values of all slots up to span.stop; the new ones are stored, or only looked at on a copy."""
+        """Keys and values of all slots up to span.stop; the new ones are in their places."""
         return _through(self.keys_BKSD, k_BKTD, span), _through(self.values_BKSD, v_BKTD, span)
 
     def take_one(self, k_1K1D: Tensor, v_1K1D: Tensor, start: int) -> tuple[Tensor, Tensor]:
@@ -101,11 +101,13 @@ def dequantise(numbers_BXSD: Tensor, scale_BXS1: Tensor) -> tuple[Tensor, Tensor
 
 
 def _through(slots_BKSX: Tensor, new_BKTX: Tensor, span: Span) -> Tensor:
-    """All slots up to span.stop, the new ones among them."""
-    if not span.write:
-        slots_BKSX = slots_BKSX.clone()
+    """All slots up to span.stop, the new ones among them.
+
+    What is only looked at is written too: behind the tokens of its row, where nobody sees it and the next ones come.
+    """
     if span.scatter is None:
-        slots_BKSX[:, :, span.start : span.stop] = new_BKTX
+        assert span.start is not None
+        slots_BKSX[:, :, span.start : span.start + new_BKTX.shape[2]] = new_BKTX
     else:
         row, column, slot = span.scatter
         slots_BKSX[row, :, slot] = new_BKTX[row, :, column]

@@ -23,6 +23,7 @@ class LayerConfig:
         reads_stream: whether it reads the residual stream as it is and applies its norm further in (`num_parameters`
             leaves the norm before a layer out all the same).
         kv_dtypes: other forms in which its keys and values can be stored; empty where it has none.
+        keeps_slots: whether it keeps nothing, or one slot a position that may be written over, as a canvas is.
         free: the field that `target_parameters` solves for, and in which steps; None has none.
         not_weights: fields that change how the same function is computed; a checkpoint fits any of their values.
     """
@@ -31,6 +32,7 @@ class LayerConfig:
     recurrent: ClassVar[bool] = False
     reads_stream: ClassVar[bool] = False
     kv_dtypes: ClassVar[tuple[str, ...]] = ()
+    keeps_slots: ClassVar[bool] = False
     free: ClassVar[tuple[str, int] | None] = None
     not_weights: ClassVar[tuple[str, ...]] = ()
 

@@ -92,6 +92,7 @@ class Span:
         batch_size: B.
         num_tokens: tokens of each row.
         write: whether states take the new tokens up, or only look.
+        overwrites: the new tokens take slots that are taken already, and every slot of a row is seen.
         rotary: cos and sin [B or 1, 1, T, D] (or [T, D]) at the tokens' positions, one pair a table of the model.
         start: first slot that is written when every row writes the same slots, else None.
         stop: slots that exist after this forward, of the longest row.
@@ -120,6 +121,7 @@ class Span:
     position_BT: Tensor | None
     scatter: tuple[Tensor, Tensor, Tensor] | None
     embedded_RE: Tensor | None = None
+    overwrites: bool = False
     on_device: bool = False
     memo: dict[object, object] = field(default_factory=dict)  # what one layer worked out and others of its kind reuse
 

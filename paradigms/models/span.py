@@ -31,15 +31,22 @@ def host_span(
     positions_BT: Tensor | None,
     among_BTT: Tensor | None,
     write: bool,
+    over: Sequence[int] | Tensor | None = None,
 ) -> Span:
     """The span of one forward of `shape` [B, T]; the arguments are those of `Model.forward`.
+
+    Args:
+        over: the slots that the new tokens are written over: the first of each row, or all, [B, T].
 
     Raises:
         ValueError: see `Model.forward`.
     """
     B, T = shape
-    lengths = state.lengths if state is not None else [0] * B
     added = list(num_tokens) if num_tokens is not None else [T] * B
+    if over is not None:
+        assert state is not None
+        return _over(tables, device, T, state, added, over)
+    lengths = state.lengths if state is not None else [0] * B
     stop = max(length + new for length, new in zip(lengths, added, strict=True))
     limit = config.max_positions if state is None else state.max_len
     if stop > limit:
@@ -52,6 +59,8 @@ def host_span(
     if aligned and positions_BT is None and among_BTT is None and min(lengths) == max(lengths):
         return _uniform(config, tables, device, B, T, lengths[0], stop, write)
     stored = state is not None
+    if among_BTT is None and config.canvas_block is not None:
+        among_BTT = _block_causal(config.canvas_block, device, T, lengths, added, positions_BT)
     return _ragged(config, tables, device, T, lengths, added, stop, positions_BT, among_BTT, write, stored=stored)
 
 
@@ -62,6 +71,9 @@ def _uniform(
     mask = None
     if config.causal and start and T > 1:
         mask = torch.ones(T, stop, dtype=torch.bool, device=device).tril(start)[None, None]
+    elif config.canvas_block is not None and start // config.canvas_block < (stop - 1) // config.canvas_block:
+        block_S = torch.arange(stop, device=device) // config.canvas_block
+        mask = (block_S <= block_S[start:, None])[None, None]
     return Span(
         batch_size=B,
         num_tokens=[T] * B,
@@ -123,6 +135,63 @@ def _ragged(
         is_causal=False,
         pads_B=pads_B1[:, 0] if min(added) < T else None,
         position_BT=place_BT,
+        scatter=(row, column, slot_BT[row, column]),
+    )
+
+
+def _block_causal(
+    canvas_block: int, device: torch.device, T: int, lengths: list[int], added: list[int], positions_BT: Tensor | None
+) -> Tensor:
+    """Those of a token's own block and before, among the new ones: [B, T, T]."""
+    if positions_BT is None:
+        first_B1 = torch.tensor([length + new - T for length, new in zip(lengths, added, strict=True)], device=device)
+        positions_BT = first_B1[:, None] + torch.arange(T, device=device)
+    block_BT = positions_BT.expand(len(lengths), T).div(canvas_block, rounding_mode="floor")
+    return block_BT[:, None, :] <= block_BT[:, :, None]
+
+
+def _over(
+    tables: Tables,
+    device: torch.device,
+    T: int,
+    state: State,
+    added: list[int],
+    over: Sequence[int] | Tensor,
+) -> Span:
+    """Tokens that take the places of others; all see the whole of their row."""
+    lengths, B = state.lengths, len(state.lengths)
+    stop = max(lengths)
+    uniform = min(lengths) == stop and min(added) == T
+    common = {"batch_size": B, "num_tokens": added, "write": True, "overwrites": True, "stop": stop}
+    if uniform and not isinstance(over, Tensor) and min(over) == max(over):
+        start = over[0]
+        return Span(
+            **common,
+            rotary=[(cos[start : start + T], sin[start : start + T]) for cos, sin in tables],
+            start=start,
+            mask_B1TS=None,
+            is_causal=False,
+            pads_B=None,
+            position_BT=None,
+            scatter=None,
+        )
+    pads_B1 = torch.tensor([T - new for new in added], device=device)[:, None]
+    column_T = torch.arange(T, device=device)
+    if not isinstance(over, Tensor):
+        over = torch.tensor(list(over), device=device)[:, None] - pads_B1 + column_T
+    slot_BT = over.expand(B, T).clamp(min=0)
+    row, column = (column_T >= pads_B1).nonzero(as_tuple=True)
+    mask = None
+    if min(lengths) < stop:
+        mask = (torch.arange(stop, device=device) < torch.tensor(lengths, device=device)[:, None])[:, None, None]
+    return Span(
+        **common,
+        rotary=[(cos[slot_BT][:, None], sin[slot_BT][:, None]) for cos, sin in tables],
+        start=None,
+        mask_B1TS=mask,
+        is_causal=False,
+        pads_B=pads_B1[:, 0] if min(added) < T else None,
+        position_BT=slot_BT,
         scatter=(row, column, slot_BT[row, column]),
     )
 

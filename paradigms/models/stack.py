@@ -23,6 +23,8 @@ from paradigms.models.rotary import Rotary
 from paradigms.models.span import host_span
 from paradigms.models.state import Form, State, initial_capacity
 
+Write = Literal["append", "none", "overwrite"]
+
 FILLED = (".dt_proj", ".A_log")  # matrices that their layers have initialised
 
 
@@ -147,11 +149,14 @@ class Model(nn.Module):
             kv_dtype: None, or "int8"; see `StateSpec`.
 
         Raises:
-            ValueError: more positions than the model was built for, a model that sees the whole canvas, or keys and
+            ValueError: more positions than the model was built for, a denoiser whose layers keep no slots, or keys and
                 values that cannot be stored so.
         """
-        if not self.config.causal:
-            raise ValueError("this model sees the whole canvas at every step, so it keeps no state; decode it uncached")
+        if not self.config.causal and not self.config.keeps_slots:
+            raise ValueError(
+                f"a denoiser of model.block={self.config.block!r} has layers that keep more, or less, than a slot a "
+                "position, and cannot be cached; decode it uncached"
+            )
         if max_len > self.config.max_positions:
             raise ValueError(
                 f"a state of {max_len} positions was asked for; the model has max_positions={self.config.max_positions}"
@@ -170,20 +175,24 @@ class Model(nn.Module):
         num_tokens: Sequence[int] | None = None,
         positions_BT: Tensor | None = None,
         among_BTT: Tensor | None = None,
-        write: Literal["append", "none"] = "append",
+        write: Write = "append",
+        over: Sequence[int] | Tensor | None = None,
         logits_at: Tensor | slice | None = None,
     ) -> Tensor:
         """Logits [B, K, V] at the K columns `logits_at` (all T when None).
 
         Args:
             tokens_BT: new tokens, at the positions that follow `state`; rows are right-aligned.
-            state: what the rows have seen; extended by the new tokens unless write="none".
+            state: what the rows have seen; extended by the new tokens when write="append".
             num_tokens: tokens of each row when rows differ, 0 to T; the columns before them are padding.
             positions_BT: positions of the new tokens, [T] or [B, T], where they do not simply follow: the depth of a
                 draft in its tree.
             among_BTT: which new tokens (last dimension) each new token sees, boolean [T, T] or [B, T, T]; None is the
                 model's own way (those up to itself, or all). All of them see the whole state.
-            write: "append" keeps the new tokens in the state, "none" only looks.
+            write: "append" keeps the new tokens in the state, "none" only looks; "overwrite" puts them into slots that
+                the state has, and each of them sees the whole of its row as it is then (a canvas that changes).
+            over: the slots, which are positions too, for "overwrite": the first of each row (the others follow), or
+                int64 [B, T], ascending in a row.
             logits_at: a slice of columns, or column indices [K] or [B, K].
 
         Column i of a causal model's logits predicts the token at i + 1. Column i of a denoiser's predicts the token at
@@ -191,9 +200,9 @@ class Model(nn.Module):
         nothing.
 
         Raises:
-            ValueError: more positions than the model or the state was built for; other rows than the state has; no
-                columns, or `num_tokens` that do not fit them; `among_BTT` or `positions_BT` for a model with recurrent
-                layers, which run along one path.
+            ValueError: more positions than the model or the state was built for; other rows than the state has; slots
+                that it does not have; no columns, or `num_tokens` that do not fit them; `among_BTT` or `positions_BT`
+                for a model with recurrent layers, which run along one path.
         """
         append = write == "append"
         if (
@@ -207,14 +216,25 @@ class Model(nn.Module):
             and one_token.applies(self, tokens_BT)
         ):
             return self._one_token(tokens_BT, state)
-        span = self._span(tokens_BT.shape, state, num_tokens, positions_BT, among_BTT, append)
+        span = self._span(tokens_BT.shape, state, num_tokens, positions_BT, among_BTT, write, over)
         hidden_BTE = self._hidden(tokens_BT, span, state)
         return self._head(self._select(hidden_BTE, logits_at))
 
-    def logits_where(self, tokens_BT: Tensor, wanted_BT: Tensor, *, num_tokens: Sequence[int] | None = None) -> Tensor:
-        """Logits [number wanted, V] at the True places of a mask, in row-major order, without a state."""
-        span = self._span(tokens_BT.shape, None, num_tokens, None, None, False)
-        hidden_BTE = self._select(self._hidden(tokens_BT, span, None), None)
+    def logits_where(
+        self,
+        tokens_BT: Tensor,
+        wanted_BT: Tensor,
+        state: State | None = None,
+        *,
+        num_tokens: Sequence[int] | None = None,
+        positions_BT: Tensor | None = None,
+        among_BTT: Tensor | None = None,
+        write: Write = "append",
+        over: Sequence[int] | Tensor | None = None,
+    ) -> Tensor:
+        """Logits [number wanted, V] at the True places of a mask [B, T], in row-major order; see `forward`."""
+        span = self._span(tokens_BT.shape, state, num_tokens, positions_BT, among_BTT, write, over)
+        hidden_BTE = self._select(self._hidden(tokens_BT, span, state), None)
         return self._head(hidden_BTE[wanted_BT])
 
     def _one_token(self, token_11: Tensor, state: State) -> Tensor:
@@ -227,12 +247,12 @@ class Model(nn.Module):
 
     def span_of(self, tokens_BT: Tensor, state: State) -> Span:
         """The span of a forward that appends to a state and leaves everything else as usual."""
-        return self._span(tokens_BT.shape, state, None, None, None, True)
+        return self._span(tokens_BT.shape, state, None, None, None, "append", None)
 
     def _hidden(self, tokens_BT: Tensor, span: Span, state: State | None) -> Tensor:
         """The residual stream [B, T, E] after the last layer; the state has counted the tokens."""
         hidden_BTE = self.through_layers(tokens_BT, span, None if state is None else state.layers)
-        if state is not None and span.write:
+        if state is not None and span.write and not span.overwrites:
             state.advance(span.num_tokens)
         return hidden_BTE
 
@@ -269,7 +289,8 @@ class Model(nn.Module):
         num_tokens: Sequence[int] | None,
         positions_BT: Tensor | None,
         among_BTT: Tensor | None,
-        write: bool,
+        write: Write,
+        over: Sequence[int] | Tensor | None,
     ) -> Span:
         B, T = shape
         if not B or not T or (state is not None and len(state.lengths) != B):
@@ -277,9 +298,34 @@ class Model(nn.Module):
             raise ValueError(f"tokens of shape [{B}, {T}]{rows}; as many rows are needed, and at least one column")
         if num_tokens is not None and (len(num_tokens) != B or any(not 0 <= count <= T for count in num_tokens)):
             raise ValueError(f"num_tokens={list(num_tokens)} must be 0 to {T} (the columns) for each of {B} rows")
+        if (over is not None) != (write == "overwrite"):
+            raise ValueError("over names the slots for write='overwrite'; give both, or neither")
+        if over is not None:
+            self._check_over(over, T, state, num_tokens)
         return host_span(
-            self.config, self.tables, self.device, shape, state, num_tokens, positions_BT, among_BTT, write
+            self.config,
+            self.tables,
+            self.device,
+            shape,
+            state,
+            num_tokens,
+            positions_BT,
+            among_BTT,
+            write != "none",
+            over,
         )
+
+    def _check_over(
+        self, over: Sequence[int] | Tensor, T: int, state: State | None, num_tokens: Sequence[int] | None
+    ) -> None:
+        if state is None or not self.config.keeps_slots:
+            raise ValueError("write='overwrite' needs a state of one slot a position (attention without a window)")
+        if isinstance(over, Tensor):
+            return  # the device would have to be asked
+        counts = num_tokens or [T] * len(over)
+        for first, count, length in zip(over, counts, state.lengths, strict=True):
+            if count and not 0 <= first <= length - count:
+                raise ValueError(f"slots {first} to {first + count - 1} are not among the {length} that a row has")
 
     def kernels(self) -> str:
         """What runs the layers here, for the records."""

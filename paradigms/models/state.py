@@ -12,6 +12,7 @@ Dimension letters: B batch.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -154,6 +155,14 @@ class State:
         for layer in self._carried():
             layer.select_rows(rows_N)
         self.lengths = [self.lengths[row] for row in rows]
+
+    def rows(self, rows: Sequence[int]) -> State:
+        """A growing copy of these rows; a row may be taken more than once. This state stays as it is."""
+        other = copy.copy(self)
+        other.layers = [None if layer is None else copy.copy(layer) for layer in self.layers]
+        other.form, other.lengths_B, other.plan, other._mark = "growing", None, None, None
+        other.select_rows(rows)
+        return other
 
     def insert(self, other: State, at: Sequence[int] | None = None) -> None:
         """Let the other's rows enter, behind the last one or in the place of the rows `at`. Marks are forgotten.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -149,8 +151,10 @@ def test_positions_beyond_the_limit_are_refused():
         model(torch.zeros(1, 1, dtype=torch.long), state)
 
 
-def test_a_denoiser_keeps_no_state():
-    model = ModelConfig(**BASE, causal=False, noise="absorbing").build()
-    assert model.config.state_bytes(batch_size=1, length=10, itemsize=4) == 0
-    with pytest.raises(ValueError, match="whole canvas"):
-        model.new_state(1, 8)
+def test_a_denoiser_is_cached_only_where_layers_keep_a_slot_a_position():
+    config = ModelConfig(**BASE, causal=False, noise="absorbing")
+    state = config.build().new_state(1, 10)
+    state.advance([10])
+    assert state.used_bytes == config.state_bytes(batch_size=1, length=10, itemsize=4)
+    with pytest.raises(ValueError, match="decode it uncached"):
+        dataclasses.replace(config, block="WF", attention=None).build().new_state(1, 8)

@@ -151,7 +151,7 @@ def test_a_layer_by_hand(config):
 
 def _span(x):
     model = ModelConfig(**SIZES).build()
-    return model._span((1, len(x)), None, None, None, None, False)
+    return model._span((1, len(x)), None, None, None, None, "none", None)
 
 
 def test_the_balance_loss_is_1_when_all_are_used_alike_and_grows_with_the_difference():

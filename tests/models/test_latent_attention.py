@@ -98,7 +98,7 @@ def test_a_layer_is_the_paper_s_equations(form):
     state = model.new_state(1, 7)
     got = []
     for start, size in ((0, 4), (4, 1), (5, 2)):
-        span = model._span((1, size), state, None, None, None, True)
+        span = model._span((1, size), state, None, None, None, "append", None)
         got.append(layer(x[0, start : start + size], span, state.layers[0]))
         state.advance([size])
     assert_close(torch.cat(got), want)

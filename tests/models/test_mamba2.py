@@ -109,7 +109,7 @@ def test_the_layer_is_the_papers_equations(name):
     model = variant(name)
     mixer: Any = model.layers[0].mixer
     x_TE = torch.randn(21, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    span = model._span(torch.Size((1, 21)), None, None, None, None, False)
+    span = model._span(torch.Size((1, 21)), None, None, None, None, "none", None)
     assert_close(mixer(x_TE, span, None), naive(mixer, x_TE))
 
 

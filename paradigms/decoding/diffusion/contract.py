@@ -1,0 +1,173 @@
+"""The parts of masked diffusion, and what passes between them.
+
+    Canvas      what stands where: prompt, given, decided and masked positions of every row
+    Block       the stretch of the canvas that is being decided: all of it, or one block after another
+    Sampler     which masked positions become tokens at a step, and whether decided ones become masks again
+    Guess       what the model says about masked positions, and the tokens drawn from it
+    Cache       how the model's logits are had: by reading everything again, or from kept keys and values, exact or not
+    Reader      a cache at work on one batch
+
+`MaskedDiffusion.decode` is the loop that joins them. Samplers and caches are frozen configs that know nothing of each
+other: each sampler runs over each cache.
+
+Everything random is a function of (request seed, canvas position, step, purpose). Every canvas position has one draw of
+purpose "order", uniform in (0, 1): its time. Random order, first-hitting and ancestral sampling read the same times, in
+groups of a fixed number, one by one, or in bins of equal width; so what they share and where they differ can be seen.
+
+Dimension letters: B rows that still have work in this block, W positions of the block, M positions asked for, V
+vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from torch import Tensor
+
+from paradigms.models.network import NetworkConfig
+from paradigms.models.stack import Model
+from paradigms.paradigm import StateBytes
+
+if TYPE_CHECKING:
+    from paradigms.decoding.diffusion.canvas import Canvas
+    from paradigms.decoding.diffusion.guess import Guess
+
+
+@dataclass(slots=True)
+class Block:
+    """One block of the canvas; rows are all rows of the batch.
+
+    Attributes:
+        index: number of the block, from 0.
+        column_BW: where its positions stand in the model's input (`Canvas.tokens_BT`).
+        position_BW: canvas positions, from 0 after the prompt; what random draws are for.
+        inside_BW: False beyond the end of a row's canvas (and before its beginning).
+        starts, stops: of each row, the first position and the one after the last, counted from the beginning of the row
+            (prompt included); equal where the row has no part in this block.
+    """
+
+    index: int
+    column_BW: Tensor
+    position_BW: Tensor
+    inside_BW: Tensor
+    starts: list[int]
+    stops: list[int]
+
+
+@dataclass(slots=True)
+class Step:
+    """One step, as a sampler sees it: the rows that still have work in this block.
+
+    Attributes:
+        seeds: of the requests.
+        position_BW: canvas positions.
+        masked_BW: positions that are masked now.
+        open_BW: positions that were masked when the block began (decided meanwhile where not masked_BW).
+        index: number of the step within the block, from 0.
+        draw: number of the step for random draws, another one for each step of each block; the same for a row whatever
+            its batch.
+        opened: positions of each row that were masked when the block began.
+        before, total: open positions of each row's earlier blocks, and of its whole canvas.
+    """
+
+    seeds: list[int]
+    position_BW: Tensor
+    masked_BW: Tensor
+    open_BW: Tensor
+    index: int
+    draw: int
+    opened: list[int]
+    before: list[int]
+    total: list[int]
+
+
+class Sampler(Protocol):
+    """A frozen, keyword-only dataclass.
+
+    Attributes:
+        depends_on_values: whether the number of forwards follows from what the model says.
+        revises: whether decided positions may become masks again; then a block lasts `num_steps` steps, however few
+            masks are left, and nothing in it is final before.
+        exact: whether, at one position a step, samples follow the model's own one-position conditionals: so where the
+            choice of positions does not look at the drawn values.
+    """
+
+    depends_on_values: ClassVar[bool]
+    revises: ClassVar[bool]
+    exact: ClassVar[bool]
+
+    def check(self, *, canvas_len: int, num_blocks: int) -> None:
+        """Raise ValueError for settings that do not fit such a canvas."""
+        ...
+
+    def chosen_before(self, step: Step) -> Tensor | None:
+        """Positions [B, W] that become tokens at this step, where that is known without the model; else None.
+
+        Then only these are looked at, and a step that decides nothing in any row costs no forward unless the sampler's
+        `reads_anyway` is set.
+        """
+        ...
+
+    def choose(self, step: Step, guess: Guess) -> Tensor:
+        """Positions [B, W], masked ones, that become tokens; at least one of each row, unless `revises`."""
+        ...
+
+    def remask(self, step: Step, guess: Guess) -> Tensor | None:
+        """Decided positions [B, W] (open, not masked) that become masks again after this step; None: none."""
+        ...
+
+    def times(self, step: Step) -> Tensor | None:
+        """Time [B] in (0, 1] at which the step's forward sees the canvas, for time-conditioned models; None: the share
+        of the canvas that is masked.
+        """
+        ...
+
+
+class Cache(Protocol):
+    """A frozen, keyword-only dataclass."""
+
+    exact: ClassVar[bool]
+
+    def check(self, model: NetworkConfig, *, block_len: int | None) -> None:
+        """Raise ValueError when it cannot serve such a model, or such blocks."""
+        ...
+
+    def open(self, model: Model, canvas: Canvas) -> Reader: ...
+
+
+class Reader(Protocol):
+    """A cache at work on one batch.
+
+    Attributes:
+        forwards, positions: forwards run, and positions pushed through the model (padding not counted), since they were
+            last set to 0; the decoder does that when it reports them.
+    """
+
+    forwards: int
+    positions: int
+
+    def begin(self, block: Block) -> None:
+        """A block begins."""
+        ...
+
+    def logits(self, block: Block, rows: Sequence[int] | None, wanted_BW: Tensor, time_B: Tensor | None) -> Tensor:
+        """Logits [M, V] at the wanted positions of the block, row-major.
+
+        Args:
+            rows: the rows looked at, ascending; `wanted_BW` has only these. None: all.
+            time_B: what a time-conditioned model is told.
+        """
+        ...
+
+    def end(self, block: Block) -> None:
+        """Everything in the block is decided; not called after the last."""
+        ...
+
+    def state(self) -> Any:
+        """Callable[[], StateBytes], or None when nothing is kept."""
+        ...
+
+
+__all__ = ["Block", "Cache", "Reader", "Sampler", "StateBytes", "Step"]
