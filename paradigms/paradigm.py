@@ -27,6 +27,9 @@ class Request:
         id: name of the request, unique within a run.
         prompt: token ids, begin-of-text included.
         max_new_tokens: committed at most; exactly this many when `ignore_eos`.
+        canvas: what stands after the prompt: a token id where the text is given, None at open positions, of which there
+            are max_new_tokens. None: nothing is given. The output are the open positions, in order; given tokens never
+            count as output. A canvas ends with its last position, given or open.
         seed: every random draw for this request is a function of (seed, position, step, purpose).
         ignore_eos: latency sweeps fix the length; task quality needs the natural stop.
         stop_strings: generation ends when the text contains one of them (natural stop only).
@@ -38,12 +41,28 @@ class Request:
     seed: int = 0
     ignore_eos: bool = True
     stop_strings: tuple[str, ...] = ()
+    canvas: tuple[int | None, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise ValueError(f"request {self.id!r} has an empty prompt; give at least the begin-of-text token")
         if self.max_new_tokens < 1:
             raise ValueError(f"request {self.id!r} asks for max_new_tokens={self.max_new_tokens}; at least 1 is needed")
+        if self.canvas is not None and self.canvas.count(None) != self.max_new_tokens:
+            raise ValueError(
+                f"request {self.id!r} has {self.canvas.count(None)} open positions (None) in its canvas and asks for "
+                f"max_new_tokens={self.max_new_tokens}; these must be equal"
+            )
+        if self.canvas is not None and self.stop_strings and any(token is not None for token in self.canvas):
+            raise ValueError(
+                f"request {self.id!r} has stop strings and given text in its canvas; a stop string ends a text that is "
+                "written left to right, so leave one of them out"
+            )
+
+    @property
+    def layout(self) -> tuple[int | None, ...]:
+        """The canvas, spelled out where nothing is given."""
+        return (None,) * self.max_new_tokens if self.canvas is None else self.canvas
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +80,7 @@ class StateBytes:
 
 @dataclass(slots=True)
 class Event:
-    """What one step made known. Positions count from the first generated token (0), not from the prompt.
+    """What one step made known. Positions count output tokens from 0: neither the prompt nor given tokens.
 
     Attributes:
         phase: "prefill", "decode" or "denoise".
