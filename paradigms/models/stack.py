@@ -237,6 +237,19 @@ class Model(nn.Module):
         hidden_BTE = self._select(self._hidden(tokens_BT, span, state), None)
         return self._head(hidden_BTE[wanted_BT])
 
+    def hidden(
+        self, tokens_BT: Tensor, *, positions_BT: Tensor | None = None, among_BTT: Tensor | None = None
+    ) -> Tensor:
+        """The residual stream [B, T, E] after the last layer, without a state, column by column (`shift_logits` is the
+        reader's); see `forward`.
+        """
+        span = self._span(tokens_BT.shape, None, None, positions_BT, among_BTT, "none", None)
+        return self._hidden(tokens_BT, span, None)
+
+    def logits_of(self, hidden_XE: Tensor) -> Tensor:
+        """Logits [..., V] of columns of the residual stream, as `hidden` gives them."""
+        return self._head(hidden_XE)
+
     def _one_token(self, token_11: Tensor, state: State) -> Tensor:
         if state.plan is None or state.plan.model is not self:
             state.plan = one_token.Plan(self, state)
