@@ -4,6 +4,10 @@ With the state (keys and values, or a recurrent state) the prompt is read once a
 without it every forward reads the whole text again, which is what a full canvas without a cache pays too. Any causal
 model fits: a Transformer and Mamba-2 are decoded by the same lines.
 
+Text that is given within the canvas is read where it stands, together with the token before it, so that it costs no
+forward of its own; what is given after a gap is also read before the prompt (`prompts.rearranged`), or is not known
+until then.
+
 Dimension letters: B requests, N new tokens, V vocabulary.
 """
 
@@ -17,7 +21,7 @@ import torch
 from torch import Tensor
 
 from paradigms.decoding import draws
-from paradigms.decoding.prompts import right_align
+from paradigms.decoding.prompts import append, follow, left_to_right, rearranged, right_align
 from paradigms.decoding.sampling import Sampling
 from paradigms.decoding.stopping import Vocabulary, finish, never_mask
 from paradigms.models.config import ModelConfig
@@ -27,6 +31,7 @@ from paradigms.models.stack import Model
 from paradigms.paradigm import Event, Outline, Request, StateBytes
 
 CACHES = ("state", "none")
+INFILLING = ("suffix_first", "prefix_only")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +41,14 @@ class Autoregressive(Sampling):
     Attributes:
         cache: `state` carries what the model has seen; `none` reads everything again at each step.
         kv_dtype: None keeps keys and values as computed; `int8` in 8 bits, with a scale a token and head.
+        infilling: text that is given after a gap is read first (`suffix_first`), or only when it is reached
+            (`prefix_only`: what a model does that cannot look ahead, as a control).
     """
 
     cache: str = "state"
     kv_dtype: str | None = None
+    infilling: str = "suffix_first"
+    infills: ClassVar[bool] = True
     engine: ClassVar[str] = "native"
     depends_on_values: ClassVar[bool] = False
 
@@ -47,6 +56,8 @@ class Autoregressive(Sampling):
         super().__post_init__()
         if self.cache not in CACHES:
             raise ValueError(f"decoder.cache={self.cache!r} is unknown; it is one of {', '.join(CACHES)}")
+        if self.infilling not in INFILLING:
+            raise ValueError(f"decoder.infilling={self.infilling!r} is unknown; it is one of {', '.join(INFILLING)}")
         if self.kv_dtype is not None and self.kv_dtype not in KV_DTYPES:
             allowed = ", ".join(KV_DTYPES)
             raise ValueError(f"decoder.kv_dtype={self.kv_dtype!r} is unknown; it is null (as computed) or {allowed}")
@@ -85,20 +96,30 @@ class Autoregressive(Sampling):
         """One event a token, each reading one token more."""
         return Outline(num_events=output_len, grows=True)
 
+    def num_positions(self, request: Request) -> int:
+        """Positions that the model has for such a request, the last token that is written among them."""
+        read = self._reads(request, separator=0)
+        return sum(map(len, read)) + len(read)
+
+    def _reads(self, request: Request, separator: int) -> list[tuple[int, ...]]:
+        first = rearranged(request, separator) if self.infilling == "suffix_first" else request.prompt
+        return left_to_right(request, first)
+
     @torch.inference_mode()
     def decode(self, model: Model, requests: Sequence[Request], vocabulary: Vocabulary) -> Iterator[Event]:
         """One event a forward, each with one token of every row."""
-        B, N = len(requests), max(request.max_new_tokens for request in requests)
-        tokens_BT, num_tokens = right_align([request.prompt for request in requests], model.device)
-        prompt_lens = num_tokens or [tokens_BT.shape[1]] * B
+        N = max(request.max_new_tokens for request in requests)
+        reads = [self._reads(request, vocabulary.eos_id) for request in requests]
+        tokens_BT, num_tokens = right_align([read[0] for read in reads], model.device)
+        lengths = num_tokens or [tokens_BT.shape[1]] * len(requests)
         position_N = torch.arange(N, device=model.device)
         uniform_BN = draws.uniform([request.seed for request in requests], position_N, 0, "token")
-        max_len = max(prompt_lens) + N - 1
-        state = model.new_state(B, max_len, kv_dtype=self.kv_dtype) if self.cache == "state" else None
+        max_len = max(sum(map(len, read)) for read in reads) + N - 1
+        state = model.new_state(len(requests), max_len, kv_dtype=self.kv_dtype) if self.cache == "state" else None
         state_bytes = (lambda: StateBytes(state.used_bytes, state.allocated_bytes)) if state else None
         ending = _Ending(requests, vocabulary)
 
-        computed = sum(prompt_lens)
+        computed = sum(lengths)
         for n in range(N):
             logits_BV = model(tokens_BT, state, num_tokens=num_tokens, logits_at=slice(-1, None))[:, 0]
             token_B1 = self.draw(never_mask(logits_BV, vocabulary), uniform_BN[:, n])[:, None]
@@ -113,12 +134,14 @@ class Autoregressive(Sampling):
             )
             if ending.all_finished:
                 return
+            new_BN, new_lengths = follow(token_B1, [read[n + 1] if n + 1 < len(read) else () for read in reads])
             if state is not None:
-                tokens_BT, num_tokens, computed = token_B1, None, B
+                tokens_BT, num_tokens = new_BN, new_lengths
+                computed = sum(new_lengths or [new_BN.shape[1]] * len(requests))
             else:
-                tokens_BT = torch.cat((tokens_BT, token_B1), 1)
-                num_tokens = num_tokens and [length + 1 for length in num_tokens]
-                computed += B
+                tokens_BT, lengths = append(tokens_BT, lengths, new_BN, new_lengths)
+                num_tokens = None if min(lengths) == tokens_BT.shape[1] else lengths
+                computed = sum(lengths)
 
 
 class _Ending:
