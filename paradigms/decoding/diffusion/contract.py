@@ -20,15 +20,15 @@ vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from torch import Tensor
 
 from paradigms.models.network import NetworkConfig
 from paradigms.models.stack import Model
-from paradigms.paradigm import StateBytes
+from paradigms.paradigm import Outline, StateBytes
 
 if TYPE_CHECKING:
     from paradigms.decoding.diffusion.canvas import Canvas
@@ -41,9 +41,10 @@ class Block:
 
     Attributes:
         index: number of the block, from 0.
-        column_BW: where its positions stand in the model's input (`Canvas.tokens_BT`).
+        column_BW: where its positions stand in the model's input (`Canvas.tokens_BT`); 0, a column that is never open,
+            for those outside.
         position_BW: canvas positions, from 0 after the prompt; what random draws are for.
-        inside_BW: False beyond the end of a row's canvas (and before its beginning).
+        inside_BW: False beyond the end of a row's block.
         starts, stops: of each row, the first position and the one after the last, counted from the beginning of the row
             (prompt included); equal where the row has no part in this block.
     """
@@ -83,46 +84,61 @@ class Step:
     total: list[int]
 
 
-class Sampler(Protocol):
-    """A frozen, keyword-only dataclass.
+class Sampler:
+    """A frozen, keyword-only dataclass derived from this; what is given here suits most.
 
     Attributes:
         depends_on_values: whether the number of forwards follows from what the model says.
         revises: whether decided positions may become masks again; then a block lasts `num_steps` steps, however few
             masks are left, and nothing in it is final before.
+        reads_anyway: whether a step that is known to decide nothing costs a forward all the same.
         exact: whether, at one position a step, samples follow the model's own one-position conditionals: so where the
             choice of positions does not look at the drawn values.
     """
 
-    depends_on_values: ClassVar[bool]
-    revises: ClassVar[bool]
-    exact: ClassVar[bool]
+    depends_on_values: ClassVar[bool] = False
+    revises: ClassVar[bool] = False
+    exact: ClassVar[bool] = False
+
+    @property
+    def reads_anyway(self) -> bool:
+        return False
 
     def check(self, *, canvas_len: int, num_blocks: int) -> None:
         """Raise ValueError for settings that do not fit such a canvas."""
-        ...
+
+    def num_steps(self, step: Step) -> list[int] | None:
+        """Steps that each row's block takes, where that is fixed; needed when `revises`."""
+        return None
+
+    def num_chosen(self, step: Step) -> list[int] | None:
+        """Positions of each row that become tokens at this step, where the host knows it without asking the device."""
+        return None
 
     def chosen_before(self, step: Step) -> Tensor | None:
         """Positions [B, W] that become tokens at this step, where that is known without the model; else None.
 
-        Then only these are looked at, and a step that decides nothing in any row costs no forward unless the sampler's
-        `reads_anyway` is set.
+        Then only these are looked at, and a step that decides nothing in any row costs no forward (`reads_anyway`).
         """
-        ...
+        return None
 
     def choose(self, step: Step, guess: Guess) -> Tensor:
         """Positions [B, W], masked ones, that become tokens; at least one of each row, unless `revises`."""
-        ...
+        raise NotImplementedError
 
     def remask(self, step: Step, guess: Guess) -> Tensor | None:
         """Decided positions [B, W] (open, not masked) that become masks again after this step; None: none."""
-        ...
+        return None
 
     def times(self, step: Step) -> Tensor | None:
         """Time [B] in (0, 1] at which the step's forward sees the canvas, for time-conditioned models; None: the share
-        of the canvas that is masked.
+        of the block's open positions that is masked.
         """
-        ...
+        return None
+
+    def outline(self, output_len: int) -> Outline | None:
+        """What is known of a run over a whole canvas without a cache before it is made."""
+        return None
 
 
 class Cache(Protocol):
@@ -165,9 +181,6 @@ class Reader(Protocol):
         """Everything in the block is decided; not called after the last."""
         ...
 
-    def state(self) -> Any:
-        """Callable[[], StateBytes], or None when nothing is kept."""
+    def state(self) -> Callable[[], StateBytes] | None:
+        """What the event carries: bytes kept, when asked; None when nothing is kept."""
         ...
-
-
-__all__ = ["Block", "Cache", "Reader", "Sampler", "StateBytes", "Step"]
