@@ -1,5 +1,8 @@
 """The cells of a grid: what the command line and an experiment ask for, composed and checked before anything runs.
 
+A grid asks the same of all its cells. What stands beside it for comparison and has other keys, an autoregressive
+model beside samplers of masked diffusion, is named in `sweep.also` (`Composer.beside`).
+
 Composing a config takes a tenth of a second, most of it for reading YAML. So configs are composed once for each
 combination of group choices, and plain values are set on copies: the same result, since hydra too sets values after
 the groups are composed.
@@ -8,6 +11,7 @@ the groups are composed.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -21,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from paradigms.build import build
-from paradigms.plan import PlannedCell, excluded
+from paradigms.plan import PlannedCell, leave_out
 
 NOT_CELL = ("sweep", "launch", "hydra")  # every other key of the config describes the cell
 FIXED_IN_A_SWEEP = ("sweep", "launch", "hydra.launcher")
@@ -46,6 +50,7 @@ class Composer:
         self._parse = OverridesParser.create().parse_overrides
         self._is_group = cache(lambda key: bool(loader.get_group_options(key)))
         self._composed: dict[tuple[str, ...], DictConfig] = {}
+        self._possible = cache(self._compose_at_all)
 
     def config(self, overrides: Sequence[str]) -> dict[str, Any]:
         """Resolved config of one cell.
@@ -67,6 +72,28 @@ class Composer:
         assert isinstance(resolved, dict)
         return {str(key): value for key, value in resolved.items() if key not in NOT_CELL}
 
+    def beside(self, grid: Sequence[Sequence[str]], also: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Override lists of the cells beside a grid, each once.
+
+        Every entry of `also` is a small grid in the same grammar. It is set in the place of each cell of the grid, and
+        takes over whatever it does not set itself and has a key for: with `[paradigm=ar]` the lengths, batches and
+        temperatures of the grid, not its samplers and caches.
+        """
+        found: dict[tuple[str, ...], None] = {}
+        for own in (own for entry in also for own in expand(self._loader, {}, entry)):
+            set_here = set(map(_key, own))
+            for overrides in grid:
+                taken = [line for line in overrides if _key(line) not in set_here and self._possible((*own, line))]
+                found.setdefault((*own, *taken))
+        return [list(overrides) for overrides in found]
+
+    def _compose_at_all(self, overrides: tuple[str, ...]) -> bool:
+        try:
+            self.config(overrides)
+        except ConfigCompositionException:
+            return False
+        return True
+
     def _is_plain_value(self, override: Override) -> bool:
         prefixed = override.is_add() or override.is_force_add() or override.is_delete()
         of_the_sweep = override.key_or_group.split(".")[0] in NOT_CELL
@@ -85,23 +112,27 @@ class Composer:
 
 
 def plan_cells(
-    composer: Composer, grid: Sequence[Sequence[str]], exclude: Sequence[dict[str, Any]]
+    composer: Composer,
+    grid: Sequence[Sequence[str]],
+    exclude: Sequence[dict[str, Any]],
+    also: Sequence[Sequence[str]] = (),
 ) -> list[PlannedCell]:
-    """Cells of a grid, composed, built and checked, without those that `exclude` names and without repetitions.
+    """Cells of a grid and beside it, composed, built and checked, without repetitions and what `exclude` names.
 
     Raises:
         ValueError: impossible cells, all of them listed; nothing has been loaded.
     """
-    swept = _swept_keys(grid)
+    asked = [*grid, *composer.beside(grid, also)]
+    swept = _swept_keys(asked)
+    named = [PlannedCell(name="", config=composer.config(overrides)) for overrides in asked]
+    named = [
+        PlannedCell(name=_name(cell, lines, swept), config=cell.config)
+        for cell, lines in zip(named, asked, strict=True)
+    ]
+    wanted = leave_out(named, exclude)
     cells: dict[str, PlannedCell] = {}
     problems: dict[str, list[str]] = {}
-    num_wanted = 0
-    for overrides in grid:
-        cell = PlannedCell(name="", config=composer.config(overrides))
-        if excluded(cell.factors, exclude):
-            continue
-        num_wanted += 1
-        cell = PlannedCell(name=_name(cell, overrides, swept), config=cell.config)
+    for cell in wanted:
         try:
             build(cell.config).check()
         except ValueError as error:
@@ -109,7 +140,7 @@ def plan_cells(
             continue
         cells.setdefault(cell.key, cell)
     if problems:
-        raise ValueError(_list_problems(problems, num_wanted))
+        raise ValueError(_list_problems(problems, len(wanted)))
     if not cells:
         raise ValueError("sweep.exclude leaves no cell of the grid; take a condition out")
     return list(cells.values())
@@ -127,14 +158,17 @@ def _swept_keys(grid: Sequence[Sequence[str]]) -> list[str]:
     values: dict[str, set[str]] = {}
     for overrides in grid:
         for line in overrides:
-            key, _, value = line.partition("=")
-            values.setdefault(key, set()).add(value)
+            values.setdefault(_key(line), set()).add(line.partition("=")[2])
     return [key for key, seen in values.items() if len(seen) > 1]
 
 
 def _name(cell: PlannedCell, overrides: Sequence[str], swept: Sequence[str]) -> str:
-    """`ssm, output_len=64`: the paradigm and what else was swept."""
-    values = {line.split("=", 1)[0]: line.split("=", 1)[-1] for line in overrides}
+    """`diffusion, sampler=margin, output_len=64`: the paradigm and what else was swept."""
+    values = {_key(line): line.partition("=")[2] for line in overrides}
     paradigm = cell.factors.get("paradigm.name") or values.get("paradigm", "cell")
-    rest = [f"{key.rpartition('.')[2]}={values[key]}" for key in swept if key != "paradigm" and key in values]
+    rest = [f"{re.split('[./]', key)[-1]}={values[key]}" for key in swept if key != "paradigm" and key in values]
     return ", ".join([str(paradigm), *rest])
+
+
+def _key(line: str) -> str:
+    return line.partition("=")[0]

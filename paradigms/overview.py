@@ -22,7 +22,7 @@ def overview(folder: Path, cell_keys: Sequence[str], swept: Sequence[str]) -> Ta
     Args:
         folder: of the sweep.
         cell_keys: `cell_key` of the cells to show.
-        swept: factors in which they differ; those that follow from the paradigm are left out.
+        swept: factors in which they differ; those that follow from the paradigm's label are left out.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RecordWarning)  # the lane has told of damaged lines
@@ -39,7 +39,7 @@ def _table(folder: Path, cell_keys: Sequence[str], swept: Sequence[str]) -> Tabl
         if request.get("key") in cell_of:
             requests[cell_of[request["key"]]].append(request)
 
-    shown = [name for name in swept if name.split(".")[0] in ("workload", "device", "measure", "corpus")][:MAX_SWEPT]
+    shown = _not_told(swept, [runs[key][-1] for key in cell_keys if runs[key]])[:MAX_SWEPT]
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("paradigm")
     for name in [*(name.rpartition(".")[2].replace("_", " ") for name in shown), *_FIGURES, "units"]:
@@ -48,13 +48,25 @@ def _table(folder: Path, cell_keys: Sequence[str], swept: Sequence[str]) -> Tabl
         if not runs[key]:
             continue
         factors = runs[key][-1]
-        name = str(factors.get("paradigm.label") or factors.get("paradigm.name") or factors.get("cell"))
         figures = _figures(runs[key], requests[key])
         statuses = Counter(run["status"] for run in runs[key])
         units = ", ".join(str(count) if status == "ok" else f"{count} {status}" for status, count in statuses.items())
         units += ", extrapolated" if any(run.get("extrapolated") for run in runs[key]) else ""
-        table.add_row(name, *(str(factors.get(factor)) for factor in shown), *figures, units)
+        table.add_row(_label(factors), *(str(factors.get(factor)) for factor in shown), *figures, units)
     return table
+
+
+def _not_told(swept: Sequence[str], cells: Sequence[dict[str, Any]]) -> list[str]:
+    """Factors in which cells of one label differ; those of the work always."""
+    values: dict[str, set[tuple[str, str]]] = {}
+    for name in swept:
+        values[name] = {(_label(cell), str(cell.get(name))) for cell in cells}
+    labels = {_label(cell) for cell in cells}
+    return [name for name in swept if name.startswith("workload.") or len(values[name]) > len(labels)]
+
+
+def _label(factors: dict[str, Any]) -> str:
+    return str(factors.get("paradigm.label") or factors.get("paradigm.name") or factors.get("cell"))
 
 
 _FIGURES = ("E2E s", "ms/token", "TTFT ms", "TPOT ms", "forwards", "state KiB", "bits/byte")

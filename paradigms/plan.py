@@ -34,6 +34,8 @@ class SweepOptions:
         dir: folder of its records.
         seed: of the order within rounds; None keeps that of the grid, for sweeps that may be stopped halfway.
         exclude: cells to leave out, each a mapping of dotted factor to value or list of values; all of them must match.
+        also: cells beside the grid, for comparison: lists of overrides, each set in the place of every cell of the grid
+            and combined with those of the cell's overrides that it does not set and has a key for.
         unit_timeout_s: a unit that takes longer is ended and recorded as failed; null waits for ever.
         prepare_timeout_s: the same for preparing a checkpoint, which may train it.
         units_per_process: how many units over the same weights run one after the other in one process, in random order
@@ -49,6 +51,7 @@ class SweepOptions:
     dir: str
     seed: int | None = 0
     exclude: list[dict[str, Any]] = field(default_factory=list)
+    also: list[list[str]] = field(default_factory=list)
     unit_timeout_s: float | None = 1800.0
     prepare_timeout_s: float | None = None
     units_per_process: int = 1
@@ -83,9 +86,15 @@ class PlannedCell:
 
     @cached_property
     def factors(self) -> dict[str, Any]:
-        """Flat factors for the records, without the entries that only say how to build the cell."""
+        """Flat factors for the records, without the entries that only say how to build the cell.
+
+        A part of a part is also a factor as a whole, named by the module of its class: `decoder.sampler: margin`.
+        """
         flat = flatten(self.config)
-        return {key: value for key, value in flat.items() if not key.rpartition(".")[2].startswith("_")}
+        kinds = {key.removesuffix("._target_"): value for key, value in flat.items() if key.endswith("._target_")}
+        kinds = {key: str(target).split(".")[-2] for key, target in kinds.items() if "." in key}
+        plain = {key: value for key, value in flat.items() if not key.rpartition(".")[2].startswith("_")}
+        return plain | kinds
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -178,20 +187,21 @@ def split_lanes(units: Sequence[tuple[int, int]], num_lanes: int) -> list[list[t
     return [lane for lane in lanes if lane]
 
 
-def excluded(factors: Mapping[str, Any], exclude: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether one of the conditions matches a cell.
+def leave_out(cells: Sequence[PlannedCell], exclude: Sequence[Mapping[str, Any]]) -> list[PlannedCell]:
+    """The cells that none of the conditions matches; a cell that lacks a factor does not match.
 
     Raises:
-        ValueError: a condition names a factor that the cell does not have.
+        ValueError: a condition names a factor that no cell has.
     """
+    known = {name: None for cell in cells for name in cell.factors}
+    for name in (name for condition in exclude for name in condition):
+        if name not in known:
+            raise ValueError(f"sweep.exclude: {name} is no factor ({suggest(name, list(known))})")
 
-    def matches(condition: Mapping[str, Any]) -> bool:
-        unknown = [name for name in condition if name not in factors]
-        if unknown:
-            raise ValueError(f"sweep.exclude: {unknown[0]} is no factor ({suggest(unknown[0], list(factors))})")
-        return all(
-            factors[name] in value if isinstance(value, list) else factors[name] == value
+    def matches(factors: Mapping[str, Any], condition: Mapping[str, Any]) -> bool:
+        return bool(condition) and all(
+            name in factors and (factors[name] in value if isinstance(value, list) else factors[name] == value)
             for name, value in condition.items()
         )
 
-    return any(condition and matches(condition) for condition in exclude)
+    return [cell for cell in cells if not any(matches(cell.factors, condition) for condition in exclude)]

@@ -98,7 +98,7 @@ class _Sweep:
         params = OmegaConf.to_container(master.hydra.sweeper.params) if master.hydra.sweeper.params else {}
         assert isinstance(params, dict)
         self.grid = expand(loader, {str(key): value for key, value in params.items()}, arguments)
-        self.cells = plan_cells(Composer(loader, master), self.grid, self.options.exclude)
+        self.cells = plan_cells(Composer(loader, master), self.grid, self.options.exclude, self.options.also)
 
     def run(self, context: HydraContext, task: TaskFunction) -> int:
         """Measure, report, list what failed.

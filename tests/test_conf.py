@@ -284,7 +284,7 @@ def planned(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> l
     params = OmegaConf.to_container(master.hydra.sweeper.params) if master.hydra.sweeper.params else {}
     assert isinstance(params, dict)
     grid = expand(loader, {str(key): value for key, value in params.items()}, arguments)
-    return plan_cells(Composer(loader, master), grid, master.sweep.exclude)
+    return plan_cells(Composer(loader, master), grid, master.sweep.exclude, master.sweep.also)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
