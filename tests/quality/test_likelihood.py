@@ -13,7 +13,8 @@ import torch
 
 from paradigms.data.stream import EvaluationWindows
 from paradigms.models.config import ModelConfig
-from paradigms.quality.likelihood import draw_masks, evaluate
+from paradigms.quality.likelihood import evaluate
+from paradigms.quality.masks import draw_masks
 
 V, L, MASK = 3, 4, 3  # token ids 0..2, the mask is 3; column 0 is begin-of-text (id 0)
 ONE_BYTE = (b"a", b"b", b"c", b"")
@@ -30,7 +31,7 @@ class TableDenoiser(Toy):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self.config = SimpleNamespace(causal=False, max_positions=1 + L)
+        self.config = SimpleNamespace(causal=False, canvas_block=None, reads_time=False, max_positions=1 + L)
         generator = torch.Generator().manual_seed(seed)
         table = 1.5 * torch.randn((V + 1) ** L, 1 + L, V + 1, generator=generator, dtype=torch.float64)
         table[..., MASK] = 10
@@ -134,11 +135,13 @@ def test_standard_error_is_that_of_stratified_counts(toy):
 def test_masks_have_every_count_once_and_stay_within_what_is_scored():
     scored = np.zeros((5, 12), bool)
     scored[:, 3:9] = True  # L = 6
-    masks, weights = draw_masks(scored, 6, seed=1)
-    assert (np.sort(masks.sum(-1), axis=1) == np.arange(1, 7)).all()
-    assert not masks[:, :, ~scored[0]].any()
-    np.testing.assert_allclose(weights, 6 / (masks.sum(-1) * 6))
-    covered = draw_masks(np.ones((400, 8), bool), 1, seed=0)[0].sum(-1).ravel()
+    masks = draw_masks(scored, 6, seed=1)
+    counts = masks.masked_RT.sum(1)
+    assert (np.sort(counts.reshape(5, 6), axis=1) == np.arange(1, 7)).all()
+    assert not masks.masked_RT[:, ~scored[0]].any()
+    np.testing.assert_allclose(masks.weight_RK[:, 0], 6 / (counts * 6))
+    np.testing.assert_allclose(masks.share_RK[:, 0], counts / 6)
+    covered = draw_masks(np.ones((400, 8), bool), 1, seed=0).masked_RT.sum(1)
     assert (np.bincount(covered, minlength=9)[1:] == 50).all()  # stratified over windows too
 
 
