@@ -1,4 +1,7 @@
-"""No cache: every forward reads the whole row again, which is exact for every model."""
+"""No cache: every forward reads the row again, which is exact for every model.
+
+What a block-causal model (`model.canvas_block`) never looks at is not read: the blocks that come after.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from paradigms.decoding.diffusion.caches.window import window
 from paradigms.decoding.diffusion.canvas import Canvas
 from paradigms.decoding.diffusion.contract import Block
 from paradigms.models.network import NetworkConfig
@@ -16,7 +20,7 @@ from paradigms.models.stack import Model
 
 @dataclass(frozen=True, kw_only=True)
 class NoCache:
-    """Reads everything at every step."""
+    """Reads everything that can be seen, at every step."""
 
     exact: ClassVar[bool] = True
 
@@ -32,21 +36,20 @@ class NoCacheReader:
 
     def __init__(self, model: Model, canvas: Canvas) -> None:
         self.model, self.canvas = model, canvas
+        self.block_causal = getattr(model.config, "canvas_block", None) is not None
         self.forwards = self.positions = 0
 
     def begin(self, block: Block) -> None:
         """Nothing is kept."""
 
     def logits(self, block: Block, rows: Sequence[int] | None, wanted_BW: Tensor, time_B: Tensor | None) -> Tensor:
-        canvas = self.canvas
-        tokens_BT, wanted_BT, num_tokens = canvas.tokens_BT, canvas.spread(block, rows, wanted_BW), canvas.num_tokens
-        if rows is not None:
-            tokens_BT, wanted_BT = tokens_BT[list(rows)], wanted_BT[list(rows)]
-            num_tokens = num_tokens and [num_tokens[row] for row in rows]
+        ends = block.stops if self.block_causal else self.canvas.totals
+        stops = ends if rows is None else [ends[row] for row in rows]
+        read = window(self.canvas, block, rows, wanted_BW, [0] * len(stops), stops)
         self.forwards += 1
-        self.positions += sum(num_tokens) if num_tokens else tokens_BT.numel()
+        self.positions += read.positions
         told: dict[str, Any] = {} if time_B is None else {"time_B": time_B}
-        return self.model.logits_where(tokens_BT, wanted_BT, num_tokens=num_tokens, **told)
+        return self.model.logits_where(read.tokens_RK, read.wanted_RK, num_tokens=read.num_tokens, **told)
 
     def end(self, block: Block) -> None:
         """Nothing is kept."""

@@ -1,0 +1,31 @@
+"""Prefix cache (Fast-dLLM, 2505.22618): what stands before the block is kept, everything from the block on is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from paradigms.decoding.diffusion.caches.kept_canvas import KeptCanvas, StretchReader
+from paradigms.decoding.diffusion.canvas import Canvas
+from paradigms.decoding.diffusion.contract import Block
+from paradigms.models.stack import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixCache(KeptCanvas):
+    """Keys and values before the block, as they were at the last whole look.
+
+    Attributes:
+        refresh_every: looks at a block from one that reads the whole row to the next; None reads it at the first only,
+            as the paper does.
+    """
+
+    name: ClassVar[str] = "prefix"
+
+    def open(self, model: Model, canvas: Canvas) -> PrefixReader:
+        return PrefixReader(model, canvas, self.refresh_every)
+
+
+class PrefixReader(StretchReader):
+    def reads_to(self, block: Block, row: int) -> int:
+        return self.canvas.totals[row]
