@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from paradigms.models import counts
 from paradigms.models.attention import AttentionConfig
+from paradigms.models.conditioning import ConditioningConfig
 from paradigms.models.experts import ExpertsConfig
 from paradigms.models.feed_forward import FeedForwardConfig
 from paradigms.models.latent_attention import LatentAttentionConfig
 from paradigms.models.layer_config import LayerConfig
-from paradigms.models.layers import NORM_EPS, positive
+from paradigms.models.layers import NORM_EPS, NORMS, positive
 from paradigms.models.mamba import MambaConfig
 from paradigms.models.mamba2 import Mamba2Config
 from paradigms.models.mamba3 import Mamba3Config
+from paradigms.models.mlp import MLPConfig
 from paradigms.models.parallel_heads import ParallelHeadsConfig
 from paradigms.models.shared_attention import SharedAttentionConfig
 from paradigms.models.sliding_attention import SlidingAttentionConfig
@@ -43,11 +45,12 @@ LAYERS: dict[str, Any] = {  # letter -> config of that kind of layer; its `key` 
     "W": SlidingAttentionConfig,
     "P": ParallelHeadsConfig,
     "Z": SharedAttentionConfig,
+    "G": MLPConfig,
 }
-PARTS: dict[str, Any] = {kind.key: kind for kind in LAYERS.values()}
+PARTS: dict[str, Any] = {kind.key: kind for kind in (*LAYERS.values(), ConditioningConfig)}  # sections of ModelConfig
 NOISES = ("absorbing",)
 # What target_parameters resizes: the first.
-FREE = ("feed_forward", "shared_attention", "mamba2", "mamba", "mamba3", "experts")
+FREE = ("feed_forward", "mlp", "shared_attention", "mamba2", "mamba", "mamba3", "experts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +68,14 @@ class ModelConfig:
         noise: None, or what a denoiser was trained to undo; `absorbing` replaces tokens by the mask token.
         shift_logits: a denoiser reads its prediction for position i at position i - 1, as an autoregressive model does.
         max_positions: positions the model was built for; longer input is refused.
+        norm: before each layer and the head: `rms`, or `layer` (LayerNorm without a bias).
         norm_eps: added to the mean square in every norm.
         tied_head: the output head is the embedding; otherwise it has a matrix of its own.
+        head_bias: the output head adds a bias.
+        conditioning: of a denoiser, how it is told the time; None tells it nothing.
         attention, feed_forward, mamba2, mamba, mamba3, latent_attention, experts, sliding_attention, parallel_heads,
-            shared_attention: the layers that the block's letters name; None takes the defaults of a kind that is named,
-            and a kind that is not named must be left out.
+            shared_attention, mlp: the layers that the block's letters name; None takes the defaults of a kind that is
+            named, and a kind that is not named must be left out.
         target_parameters: solve a free width (of the feed-forward; in a stack without one, the `free` field of the
             first part in `FREE`) so that `num_parameters()` comes within 1 % of this; None keeps the widths as given.
     """
@@ -83,8 +89,11 @@ class ModelConfig:
     canvas_block: int | None = None
     shift_logits: bool = False
     max_positions: int = 576
+    norm: str = "rms"
     norm_eps: float = NORM_EPS
     tied_head: bool = True
+    head_bias: bool = False
+    conditioning: ConditioningConfig | None = None
     attention: AttentionConfig | None = None
     feed_forward: FeedForwardConfig | None = None
     mamba2: Mamba2Config | None = None
@@ -95,6 +104,7 @@ class ModelConfig:
     sliding_attention: SlidingAttentionConfig | None = None
     parallel_heads: ParallelHeadsConfig | None = None
     shared_attention: SharedAttentionConfig | None = None
+    mlp: MLPConfig | None = None
     target_parameters: int | None = None
 
     def __post_init__(self) -> None:
@@ -127,6 +137,14 @@ class ModelConfig:
                     f"model.{kind.key} is given, but model.block={self.block!r} has no such layer ({letter}); "
                     "leave it out (null)"
                 )
+        if self.norm not in NORMS:
+            raise ValueError(f"model.norm={self.norm!r} is unknown; it is one of {', '.join(NORMS)}")
+        if self.norm != "rms" and any(LAYERS[letter].reads_stream for letter in self.block):
+            raise ValueError(
+                f"model.norm={self.norm} with model.block={self.block!r}, which has layers of RMS norms only"
+            )
+        if self.conditioning is not None and self.noise is None:
+            raise ValueError("model.conditioning is for denoisers (model.noise); a causal model sees no noise")
         if self.noise is not None and self.causal:
             raise ValueError("model.noise is set, so every position must see the whole canvas; set model.causal=false")
         if self.canvas_block is not None and self.noise is None:
@@ -152,6 +170,11 @@ class ModelConfig:
     def has_state(self) -> bool:
         """Whether what it has read can be carried on exactly; not where every position sees what comes later."""
         return self.causal or self.canvas_block is not None
+
+    @property
+    def reads_time(self) -> bool:
+        """Whether forwards must be told how noisy the canvas is (`time_B`)."""
+        return self.conditioning is not None and self.conditioning.reads_time
 
     @property
     def keeps_slots(self) -> bool:
@@ -184,7 +207,9 @@ class ModelConfig:
         layers = sum(self.d_model + part.num_parameters(self.d_model) for part in self.parts)
         kinds = [self.part(letter) for letter in sorted(set(self.block))]
         shared = sum(kind.shared_parameters(self.d_model) for kind in kinds)
-        return (1 if self.tied_head else 2) * self.vocab_size * self.d_model + self.d_model + layers + shared
+        told = self.conditioning.num_parameters(self.d_model, len(self.layers)) if self.conditioning else 0
+        ends = (1 if self.tied_head else 2) * self.vocab_size * self.d_model + self.head_bias * self.vocab_size
+        return ends + self.d_model + layers + shared + told
 
     def state_bytes(self, *, batch_size: int, length: int, itemsize: int, kv_dtype: str | None = None) -> int:
         """Bytes that must be kept after `length` positions so that the next step needs no look back.

@@ -44,7 +44,8 @@ def matmul_flops(config: ModelConfig, *, num_tokens: int, context: int, num_logi
     logits = num_tokens if num_logits is None else num_logits
     parts, size = config.parts, config.d_model
     layers = sum(part.matmul_flops(size, num_tokens=num_tokens, context=context) for part in parts)
-    return layers + 2 * logits * config.d_model * config.vocab_size
+    told = config.conditioning.matmul_flops(size, len(parts)) if config.conditioning is not None else 0
+    return layers + told + 2 * logits * config.d_model * config.vocab_size
 
 
 def _idle(config: ModelConfig, experts_touched: float | None) -> int:

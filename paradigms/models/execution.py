@@ -16,9 +16,9 @@ same calls. Forwards that have a fixed shape run prepared:
     a canvas without a state           one program a canvas; the head runs eagerly, on the wanted positions only
     a text without a state that grows  one compiled program for all lengths, attention only; graphs cannot
 
-Everything else (trees, drafts that are verified, marked states, padded rows) runs eagerly and is counted: `num_eager`
-of `num_forwards`. The programs of all buckets that a state can reach are made at its first forward, so that a warm-up
-which reads the prompt has made all of them; `compile_s` is the time that this took.
+Everything else (trees, drafts that are verified, marked states, padded rows, models that read the time) runs eagerly
+and is counted: `num_eager` of `num_forwards`. The programs of all buckets that a state can reach are made at its first
+forward, so that a warm-up which reads the prompt has made all of them; `compile_s` is the time that this took.
 
 Dimension letters: B batch, T tokens in, E model width, V vocabulary.
 """
@@ -169,10 +169,11 @@ class PreparedModel(Model):
         among_BTT: Tensor | None = None,
         write: Write = "append",
         over: Sequence[int] | Tensor | None = None,
+        time_B: Tensor | None = None,
         logits_at: Tensor | slice | None = None,
     ) -> Tensor:
         """As `Model.forward`."""
-        plain = positions_BT is None and among_BTT is None and write == "append"
+        plain = positions_BT is None and among_BTT is None and write == "append" and not self.config.reads_time
         if plain and (num_tokens is None or min(num_tokens) == tokens_BT.shape[1]):
             logits = self._prepared(tokens_BT, state, logits_at)
             if logits is not None:
@@ -186,6 +187,7 @@ class PreparedModel(Model):
             among_BTT=among_BTT,
             write=write,
             over=over,
+            time_B=time_B,
             logits_at=logits_at,
         )
         if state is not None and self.config.causal:
@@ -203,9 +205,10 @@ class PreparedModel(Model):
         among_BTT: Tensor | None = None,
         write: Write = "append",
         over: Sequence[int] | Tensor | None = None,
+        time_B: Tensor | None = None,
     ) -> Tensor:
         """As `Model.logits_where`."""
-        plain = state is None and positions_BT is None and among_BTT is None
+        plain = state is None and positions_BT is None and among_BTT is None and not self.config.reads_time
         if plain and (num_tokens is None or min(num_tokens) == tokens_BT.shape[1]):
             hidden_BTE = self._alone(tokens_BT)
             if hidden_BTE is not None:
@@ -220,6 +223,7 @@ class PreparedModel(Model):
             among_BTT=among_BTT,
             write=write,
             over=over,
+            time_B=time_B,
         )
 
     # The forwards that are prepared; None for one that is not

@@ -41,6 +41,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = NORM_EPS) -> Tensor:
     return (x * torch.addcmul(_scalar(eps, x.dtype), norm, norm, value=1 / x.shape[-1]).rsqrt_()).mul_(weight)
 
 
+def layer_norm(x: Tensor, weight: Tensor, eps: float = NORM_EPS) -> Tensor:
+    """(x - mean(x)) / deviation(x) x weight (1607.06450), without a bias."""
+    return F.layer_norm(x, weight.shape, weight, None, eps)
+
+
+NORMS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {"rms": rms_norm, "layer": layer_norm}
+
+
 @cache
 def _scalar(value: float, dtype: torch.dtype) -> Tensor:
     with torch.inference_mode(False):

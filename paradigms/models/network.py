@@ -32,6 +32,11 @@ class NetworkConfig(Protocol):
         """Whether it can carry what it has read from step to step."""
         ...
 
+    @property
+    def reads_time(self) -> bool:
+        """Whether forwards must be told how noisy the canvas is."""
+        ...
+
     def state_bytes(self, *, batch_size: int, length: int, itemsize: int, kv_dtype: str | None = None) -> int | None:
         """Bytes of the state by formula; None where there is none."""
         ...

@@ -57,6 +57,7 @@ def applies(model: Model, tokens_BT: Tensor) -> bool:
     """Whether a forward that appends to a state can take this path."""
     return (
         tokens_BT.numel() == 1
+        and model.plain
         and model.embedding.is_cpu
         and model.embedding.dtype in (torch.float32, torch.float64)
         and not torch.is_grad_enabled()

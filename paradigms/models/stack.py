@@ -16,29 +16,36 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paradigms.models import kernels, one_token
+from paradigms.models.conditioning import Conditioning, Modulation
 from paradigms.models.config import ModelConfig
 from paradigms.models.layer_state import LayerState, StateSpec
-from paradigms.models.layers import Derived, Span, matrix, rms_norm
+from paradigms.models.layers import NORMS, Derived, Span, matrix
 from paradigms.models.rotary import Rotary
 from paradigms.models.span import host_span
 from paradigms.models.state import Form, State, initial_capacity
 
 Write = Literal["append", "none", "overwrite"]
 
-FILLED = (".dt_proj", ".A_log")  # matrices that their layers have initialised
+FILLED = (".dt_proj", ".A_log", ".modulation")  # matrices that their layers have initialised
 
 
 class Layer(nn.Module):
-    """x + mixer(norm(x))."""
+    """x + mixer(norm(x)); of a conditioned stack, x + gate * mixer(norm(x) * (1 + scale) + shift)."""
 
     def __init__(self, part: Any, config: ModelConfig, shared: nn.ModuleDict) -> None:
         super().__init__()
         self.norm = nn.Parameter(torch.ones(config.d_model))
         self.norm_eps = config.norm_eps
+        self.normed = NORMS[config.norm]
         self.mixer: Any = part.build(config, shared)
 
-    def forward(self, x_RE: Tensor, span: Span, state: LayerState | None) -> Tensor:
-        return x_RE + self.mixer(rms_norm(x_RE, self.norm, self.norm_eps), span, state)
+    def forward(
+        self, x_RE: Tensor, span: Span, state: LayerState | None, modulation: Modulation | None = None
+    ) -> Tensor:
+        y_RE = self.normed(x_RE, self.norm, self.norm_eps)
+        if modulation is None:
+            return x_RE + self.mixer(y_RE, span, state)
+        return x_RE + modulation.gated(self.mixer(modulation.of(y_RE), span, state))
 
     def one_token(self, state: LayerState | None) -> one_token.Step:
         """See `one_token`."""
@@ -80,6 +87,11 @@ class Model(nn.Module):
         self.norm = nn.Parameter(torch.ones(config.d_model))
         if not config.tied_head:
             self.head = matrix(config.d_model, config.vocab_size)
+        self.head_bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.head_bias else None
+        self.conditioning = None
+        if config.conditioning is not None:
+            self.conditioning = Conditioning(config.conditioning, config.d_model, len(self.layers))
+        self.plain = config.norm == "rms" and not config.head_bias and self.conditioning is None  # see `one_token`
         self._rotaries = self._number_rotaries()
         self.tables: list[tuple[Tensor, Tensor]] = []
         self._make_tables()
@@ -177,6 +189,7 @@ class Model(nn.Module):
         among_BTT: Tensor | None = None,
         write: Write = "append",
         over: Sequence[int] | Tensor | None = None,
+        time_B: Tensor | None = None,
         logits_at: Tensor | slice | None = None,
     ) -> Tensor:
         """Logits [B, K, V] at the K columns `logits_at` (all T when None).
@@ -193,6 +206,8 @@ class Model(nn.Module):
                 the state has, and each of them sees the whole of its row as it is then (a canvas that changes).
             over: the slots, which are positions too, for "overwrite": the first of each row (the others follow), or
                 int64 [B, T], ascending in a row.
+            time_B: how noisy the canvas is, t in (0, 1], of each row [B] or of each token [B, T]; needed by a model
+                with `reads_time` and not looked at by others. See `conditioning`.
             logits_at: a slice of columns, or column indices [K] or [B, K].
 
         Column i of a causal model's logits predicts the token at i + 1. Column i of a denoiser's predicts the token at
@@ -217,7 +232,7 @@ class Model(nn.Module):
         ):
             return self._one_token(tokens_BT, state)
         span = self._span(tokens_BT.shape, state, num_tokens, positions_BT, among_BTT, write, over)
-        hidden_BTE = self._hidden(tokens_BT, span, state)
+        hidden_BTE = self._hidden(tokens_BT, span, state, time_B)
         return self._head(self._select(hidden_BTE, logits_at))
 
     def logits_where(
@@ -231,23 +246,29 @@ class Model(nn.Module):
         among_BTT: Tensor | None = None,
         write: Write = "append",
         over: Sequence[int] | Tensor | None = None,
+        time_B: Tensor | None = None,
     ) -> Tensor:
         """Logits [number wanted, V] at the True places of a mask [B, T], in row-major order; see `forward`."""
         span = self._span(tokens_BT.shape, state, num_tokens, positions_BT, among_BTT, write, over)
-        hidden_BTE = self._select(self._hidden(tokens_BT, span, state), None)
+        hidden_BTE = self._select(self._hidden(tokens_BT, span, state, time_B), None)
         return self._head(hidden_BTE[wanted_BT])
 
     def hidden(
-        self, tokens_BT: Tensor, *, positions_BT: Tensor | None = None, among_BTT: Tensor | None = None
+        self,
+        tokens_BT: Tensor,
+        *,
+        positions_BT: Tensor | None = None,
+        among_BTT: Tensor | None = None,
+        time_B: Tensor | None = None,
     ) -> Tensor:
-        """The residual stream [B, T, E] after the last layer, without a state, column by column (`shift_logits` is the
-        reader's); see `forward`.
+        """What `logits_of` reads, [B, T, E], without a state, column by column (`shift_logits` is the reader's); see
+        `forward`.
         """
         span = self._span(tokens_BT.shape, None, None, positions_BT, among_BTT, "none", None)
-        return self._hidden(tokens_BT, span, None)
+        return self._hidden(tokens_BT, span, None, time_B)
 
     def logits_of(self, hidden_XE: Tensor) -> Tensor:
-        """Logits [..., V] of columns of the residual stream, as `hidden` gives them."""
+        """Logits [..., V] of columns that `hidden` gave."""
         return self._head(hidden_XE)
 
     def _one_token(self, token_11: Tensor, state: State) -> Tensor:
@@ -262,26 +283,45 @@ class Model(nn.Module):
         """The span of a forward that appends to a state and leaves everything else as usual."""
         return self._span(tokens_BT.shape, state, None, None, None, "append", None)
 
-    def _hidden(self, tokens_BT: Tensor, span: Span, state: State | None) -> Tensor:
-        """The residual stream [B, T, E] after the last layer; the state has counted the tokens."""
-        hidden_BTE = self.through_layers(tokens_BT, span, None if state is None else state.layers)
+    def _hidden(self, tokens_BT: Tensor, span: Span, state: State | None, time_B: Tensor | None) -> Tensor:
+        """What the head reads, [B, T, E]; the state has counted the tokens."""
+        hidden_BTE = self.through_layers(tokens_BT, span, None if state is None else state.layers, time_B)
         if state is not None and span.write and not span.overwrites:
             state.advance(span.num_tokens)
         return hidden_BTE
 
-    def through_layers(self, tokens_BT: Tensor, span: Span, states: Sequence[LayerState | None] | None) -> Tensor:
-        """The residual stream [B, T, E] after the last layer: tensors alone."""
+    def through_layers(
+        self,
+        tokens_BT: Tensor,
+        span: Span,
+        states: Sequence[LayerState | None] | None,
+        time_B: Tensor | None = None,
+    ) -> Tensor:
+        """What the head reads, [B, T, E]: the residual stream after the last layer, and of a conditioned model the last
+        norm of it, which differs from row to row. Tensors alone.
+        """
         x_RE = F.embedding(tokens_BT.flatten(), self.embedding.t())
         span.embedded_RE = x_RE
-        for layer, state in zip(self.layers, states or [None] * len(self.layers), strict=True):
-            x_RE = layer(x_RE, span, state)
+        states = states or [None] * len(self.layers)
+        if self.conditioning is None:
+            for layer, state in zip(self.layers, states, strict=True):
+                x_RE = layer(x_RE, span, state)
+        else:
+            *modulations, last = self.conditioning(time_B, *tokens_BT.shape)
+            for layer, state, modulation in zip(self.layers, states, modulations, strict=True):
+                x_RE = layer(x_RE, span, state, modulation)
+            x_RE = last.of(self._normed(x_RE))
         return x_RE.view(*tokens_BT.shape, -1)
 
     def typed_layers(self) -> list[Layer | StreamLayer]:
         return list(self.layers)  # type: ignore[arg-type]
 
+    def _normed(self, x: Tensor) -> Tensor:
+        return NORMS[self.config.norm](x, self.norm, self.config.norm_eps)
+
     def _head(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.norm, self.config.norm_eps) @ self.head_weight
+        logits = (self._normed(x) if self.conditioning is None else x) @ self.head_weight
+        return logits if self.head_bias is None else logits + self.head_bias
 
     def _select(self, x_BTE: Tensor, logits_at: Tensor | slice | None) -> Tensor:
         if self.config.shift_logits:
