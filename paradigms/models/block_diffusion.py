@@ -1,5 +1,5 @@
-"""Block diffusion in training and scoring (BD3-LM, 2503.09573): what a block-causal denoiser says of all blocks of a text
-in one forward.
+"""Block diffusion in training and scoring (BD3-LM, 2503.09573): what a block-causal denoiser says of all blocks of a
+text in one forward.
 
 A block is denoised with the true tokens of the blocks before it in view. Reading block after block would take a forward
 each; instead the noisy text stands beside the clean one, at the same positions, and the mask keeps them apart (section
@@ -20,18 +20,29 @@ Dimension letters: B rows, T columns, U columns of both halves, M wanted positio
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from paradigms.models.stack import Model
 
 
-def block_logits_where(model: Model, noisy_BT: Tensor, clean_BT: Tensor, wanted_BT: Tensor) -> Tensor:
+def block_logits_where(
+    model: Model,
+    noisy_BT: Tensor,
+    clean_BT: Tensor,
+    wanted_BT: Tensor,
+    *,
+    lengths_B: Tensor | None = None,
+    time_BT: Tensor | None = None,
+) -> Tensor:
     """Logits [M, V] at the True places of a mask [B, T], in row-major order; each of them given its own noisy block and
     the clean blocks before.
 
     Args:
         model: a denoiser with `canvas_block`; blocks count from column 0.
         noisy_BT, clean_BT: the text with masks and without.
+        lengths_B: tokens of each row, where rows differ; the columns behind them are padding.
+        time_BT: how noisy each token's block is, for a model that reads the time; clean tokens are told 0.
 
     Raises:
         ValueError: a model without blocks, or with layers that do not keep one slot a position.
@@ -44,7 +55,11 @@ def block_logits_where(model: Model, noisy_BT: Tensor, clean_BT: Tensor, wanted_
         )
     among_UU, positions_U, read_T = layout(T, config.canvas_block, model.device, shifted=config.shift_logits)
     tokens_BU = torch.cat((noisy_BT, clean_BT[:, : len(positions_U) - T]), 1)
-    hidden_BUE = model.hidden(tokens_BU, positions_BT=positions_U, among_BTT=among_UU)
+    if lengths_B is not None:  # padding sees itself: an empty row would be 0 / 0
+        token_BU = positions_U < lengths_B[:, None]
+        among_UU = (among_UU & token_BU[:, None]) | torch.eye(len(positions_U), dtype=torch.bool, device=model.device)
+    time_BU = None if time_BT is None else F.pad(time_BT, (0, len(positions_U) - T))
+    hidden_BUE = model.hidden(tokens_BU, positions_BT=positions_U, among_BTT=among_UU, time_B=time_BU)
     return model.logits_of(hidden_BUE[:, read_T][wanted_BT])
 
 

@@ -94,14 +94,16 @@ def _masked_logits(
 ) -> Tensor:
     """Logits [M, V] at the masked positions, row-major."""
     noisy_BT = tokens_BT.masked_fill(masked_BT, mask_id)
+    T, ragged = tokens_BT.shape[1], lengths_B.min() < tokens_BT.shape[1]
+    length_B = torch.from_numpy(lengths_B).to(tokens_BT.device)
     if model.config.canvas_block is not None:
-        return block_logits_where(model, noisy_BT, tokens_BT, masked_BT)
+        return block_logits_where(
+            model, noisy_BT, tokens_BT, masked_BT, lengths_B=length_B if ragged else None, time_BT=time_BT
+        )
     told: dict[str, Any] = {} if time_BT is None else {"time_B": time_BT[:, 0]}
-    T = tokens_BT.shape[1]
-    if lengths_B.min() == T:
+    if not ragged:
         return model.logits_where(noisy_BT, masked_BT, **told)
-    length_B1 = torch.from_numpy(lengths_B).to(tokens_BT.device)[:, None]
-    column_BT = torch.arange(T, device=tokens_BT.device) - (T - length_B1)  # rows are right-aligned
+    column_BT = torch.arange(T, device=tokens_BT.device) - (T - length_B[:, None])  # rows are right-aligned
     aligned_BT, wanted_BT = (x_BT.gather(1, column_BT.clamp(min=0)) for x_BT in (noisy_BT, masked_BT))
     return model.logits_where(aligned_BT, wanted_BT & (column_BT >= 0), num_tokens=lengths_B.tolist(), **told)
 
