@@ -71,6 +71,7 @@ class Step:
             its batch.
         opened: positions of each row that were masked when the block began.
         before, total: open positions of each row's earlier blocks, and of its whole canvas.
+        drawn_BW: probability that each decided position's token had when it was drawn, for samplers with `keeps_drawn`.
     """
 
     seeds: list[int]
@@ -82,6 +83,7 @@ class Step:
     opened: list[int]
     before: list[int]
     total: list[int]
+    drawn_BW: Tensor | None = None
 
 
 class Sampler:
@@ -92,6 +94,7 @@ class Sampler:
         revises: whether decided positions may become masks again; then a block lasts `num_steps` steps, however few
             masks are left, and nothing in it is final before.
         reads_anyway: whether a step that is known to decide nothing costs a forward all the same.
+        keeps_drawn: whether it asks how probable decided tokens were when they were drawn.
         exact: whether, at one position a step, samples follow the model's own one-position conditionals: so where the
             choice of positions does not look at the drawn values.
     """
@@ -102,6 +105,10 @@ class Sampler:
 
     @property
     def reads_anyway(self) -> bool:
+        return False
+
+    @property
+    def keeps_drawn(self) -> bool:
         return False
 
     def check(self, *, canvas_len: int, num_blocks: int) -> None:

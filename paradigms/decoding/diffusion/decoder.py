@@ -130,6 +130,7 @@ class _Run:
         before = [total - left for total, left in zip(canvas.num_open, self.num_left, strict=True)]
         masks = list(opened)  # left in this block
         lasting = self._lasting(self._step(block, None, open_BW, opened, before, 0)) if sampler.revises else None
+        drawn_BW = torch.zeros_like(open_BW, dtype=torch.float64) if sampler.keeps_drawn else None
         for index in range(MOST_STEPS):
             working = masks if lasting is None else [max(0, steps - index) for steps in lasting]
             working = [row for row, work in enumerate(working) if work]
@@ -137,6 +138,8 @@ class _Run:
                 return
             rows = working if len(working) < len(masks) else None
             step = self._step(block, rows, open_BW, opened, before, index)
+            if drawn_BW is not None:
+                step.drawn_BW = drawn_BW[working]
             chosen_BW, num_chosen = sampler.chosen_before(step), sampler.num_chosen(step)
             if chosen_BW is not None and not sampler.reads_anyway and not _any(chosen_BW, num_chosen):
                 continue
@@ -148,7 +151,9 @@ class _Run:
                 remasked_BW = sampler.remask(step, guess)
                 if remasked_BW is not None:
                     canvas.mask_again(block, rows, remasked_BW)
-                ending = [row for row in working if lasting[row] == index + 1]
+                if drawn_BW is not None:
+                    drawn_BW[working] = torch.where(chosen_BW, guess.drawn_BW, drawn_BW[working])
+                ending = {row for row in working if lasting[row] == index + 1}
                 decided = [opened[row] if row in ending else 0 for row in working]
                 final_BT = self._all_of(block, ending)
             for row, count in zip(working, decided, strict=True):
@@ -204,7 +209,7 @@ class _Run:
         time_B = self.sampler.times(step)
         return step.masked_BW.sum(-1) / step.open_BW.sum(-1).double() if time_B is None else time_B
 
-    def _all_of(self, block: Block, rows: Sequence[int]) -> Tensor:
+    def _all_of(self, block: Block, rows: set[int]) -> Tensor:
         """Every open position of these rows' block, bool [B, T]."""
         inside_BW = block.inside_BW.clone()
         inside_BW[[row for row in range(len(inside_BW)) if row not in rows]] = False

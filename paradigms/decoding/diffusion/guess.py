@@ -52,9 +52,12 @@ class Guess:
     @cached_property
     def probabilities_MV(self) -> Tensor:
         """The distribution that confidences are of, float64 [M, V]."""
-        if self._confidence == "after":
-            return self._sampling.probabilities(self.logits_MV)
-        return self.logits_MV.double().softmax(-1)
+        return self.drawn_from_MV if self._confidence == "after" else self.logits_MV.double().softmax(-1)
+
+    @cached_property
+    def drawn_from_MV(self) -> Tensor:
+        """The distribution that tokens are drawn from, float64 [M, V]."""
+        return self._sampling.probabilities(self.logits_MV)
 
     @cached_property
     def drawn_BW(self) -> Tensor:

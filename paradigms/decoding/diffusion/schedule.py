@@ -1,7 +1,7 @@
-"""How many positions become tokens at which step, when a sampler's steps are fixed beforehand.
+"""How many steps a block takes, and how many positions become tokens at each of them.
 
 Steps are a number for the whole canvas, or "L" (one position a step), "L/4" (four a step). They are shared among the
-blocks by the positions that each has to decide, and among a block's steps evenly.
+blocks by the positions that each has to decide, and a block's positions are spread evenly over its steps.
 """
 
 from __future__ import annotations
@@ -12,6 +12,15 @@ import re
 def check_steps(steps: object) -> None:
     """Raise ValueError unless `steps` is a number of steps, "L", or "L/n"."""
     num_steps(steps, 1 << 30)
+
+
+def check_blocks(steps: object, *, canvas_len: int, num_blocks: int) -> None:
+    """Raise ValueError when there are fewer steps than blocks."""
+    if num_steps(steps, canvas_len) < num_blocks:
+        raise ValueError(
+            f"decoder.sampler.steps={steps} leaves some of the {num_blocks} blocks of workload.output_len={canvas_len} "
+            f"without a step; use at least {num_blocks} steps, or longer blocks (decoder.block_len)"
+        )
 
 
 def num_steps(steps: object, total: int) -> int:
@@ -25,13 +34,20 @@ def num_steps(steps: object, total: int) -> int:
 
 
 def steps_of_block(steps: object, *, before: int, opened: int, total: int) -> int:
-    """Steps for the block that decides `opened` positions after `before` of `total`; at least one if there are any."""
+    """Steps for the block that decides `opened` positions after `before` of `total`; at least one if there are any.
+
+    Those of all blocks add up to the canvas's, unless a block so short that it has no whole step is given one.
+    """
     if not opened:
         return 0
     whole = num_steps(steps, total)
-    return min(opened, max(1, whole * (before + opened) // total - whole * before // total))
+    return max(1, whole * (before + opened) // total - whole * before // total)
 
 
 def share(opened: int, steps: int, index: int) -> int:
-    """Positions that become tokens at step `index` when `opened` of them are spread evenly over `steps`."""
+    """Positions that become tokens at step `index` when `opened` of them are spread evenly over `steps`.
+
+    With more steps than positions one becomes a token at each of the first `opened` steps.
+    """
+    steps = min(steps, opened)
     return (index + 1) * opened // steps - index * opened // steps if index < steps else 0
