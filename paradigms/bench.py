@@ -38,7 +38,7 @@ from paradigms.measure.warmup import Warmup, warm_up
 from paradigms.measure.weight_reads import WeightReads
 from paradigms.models.execution import Prepared, execute, keep_compiled
 from paradigms.paradigm import Event, Outline, Paradigm, Request, StateBytes
-from paradigms.scores import heldout_columns, judge, score
+from paradigms.scores import heldout_columns, judge, score, stretches
 from paradigms.training.printed import Printed
 from paradigms.weights import Weights, load_corpus
 
@@ -138,22 +138,24 @@ def make_requests(cell: Cell, round_index: int, repeat: int, *, corpus: Corpus, 
     work = cell.workload
     first = (round_index * cell.measure.max_repeats + repeat) * work.batch_size
     indices = range(first, first + work.batch_size)
+    text_len = work.total_len if work.num_gaps else work.prompt_len  # text that is given goes on from the prompt
     if work.prompts == "heldout":
         stream = token_stream(corpus, tokenizer, "heldout")
         ids = {"bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
-        chosen = prompts(stream, prompt_len=work.prompt_len, count=indices.stop, seed=work.seed, **ids)[first:]
+        chosen = prompts(stream, prompt_len=text_len, count=indices.stop, seed=work.seed, **ids)[first:]
     else:
-        chosen = [_random_prompt(work.seed, index, work.prompt_len, tokenizer) for index in indices]
+        chosen = [_random_prompt(work.seed, index, text_len, tokenizer) for index in indices]
     return [
         Request(
             id=f"{work.seed}/{index}",
-            prompt=tuple(prompt),
+            prompt=tuple(text[: work.prompt_len]),
             max_new_tokens=work.output_len,
+            canvas=work.canvas(text[work.prompt_len :]),
             seed=work.seed * 1_000_003 + index,
             ignore_eos=work.stop == "length",
             stop_strings=work.stop_strings,
         )
-        for index, prompt in zip(indices, chosen, strict=True)
+        for index, text in zip(indices, chosen, strict=True)
     ]
 
 
@@ -229,7 +231,7 @@ def _memory_pass(
                     next(events)
                 peaks.append(_watch(paradigm, reads.of(events), states, device))
     largest = max(states, key=lambda state: state.used, default=None)
-    length = cell.workload.total_len - 1  # the last token is never read back
+    length = cell.num_positions - 1  # the last token is never read back
     itemsize = paradigm.model.dtype.itemsize
     kv_dtype = getattr(cell.decoder, "kv_dtype", None)  # how keys and values are stored, where a decoder can choose
     formula = cell.model.state_bytes(batch_size=len(requests), length=length, itemsize=itemsize, kv_dtype=kv_dtype)
@@ -284,7 +286,7 @@ def _tables(cell: Cell, weights: Weights, corpus: Corpus, recordings: Sequence[R
     for repeat, recording in enumerate(recordings):
         for row, columns in zip(recording.rows, recording.request_rows(), strict=True):
             text = weights.tokenizer.decode(row.token_ids)
-            scores = score(weights.tokenizer, scorer, row.request.prompt, row.token_ids) if scorer else {}
+            scores = score(weights.tokenizer, scorer, row.request, row.token_ids) if scorer else {}
             tables["requests"].append({"repeat": repeat, **columns, **scores})
             tables["samples"].append(
                 {
@@ -295,12 +297,21 @@ def _tables(cell: Cell, weights: Weights, corpus: Corpus, recordings: Sequence[R
                     "prompt_ids": list(row.request.prompt),
                     "token_ids": list(row.token_ids),
                     "text": text,
+                    **_in_place(weights.tokenizer, row.request, row.token_ids),
                 }
             )
         if cell.measure.tokens:
             tables["tokens"] += [{"repeat": repeat, **columns} for columns in recording.token_rows()]
     tables["training"] = _training_rows(cell, weights)
     return tables
+
+
+def _in_place(tokenizer: Tokenizer, request: Request, tokens: Sequence[int]) -> dict[str, Any]:
+    """Of a request with text given in its canvas: the canvas, null at open positions, and its text when filled."""
+    if request.canvas is None:
+        return {}
+    filled = [token for _, stretch in stretches(request, tokens) for token in stretch]
+    return {"canvas_ids": list(request.canvas), "text_in_place": tokenizer.decode(filled)}
 
 
 def _kept_at(card: Mapping[str, Any]) -> int:

@@ -14,6 +14,7 @@ from paradigms.measure.environment import gpu_names, usable_cores
 from paradigms.models.config import ModelConfig
 from paradigms.models.execution import missing
 from paradigms.models.network import NetworkConfig
+from paradigms.paradigm import Request
 from paradigms.weights import HELDOUT_WINDOW, CorpusConfig, TokenizerConfig, Wanted, WeightSource
 from paradigms.workload import EXECUTIONS, Device, Measure, Workload
 
@@ -47,6 +48,16 @@ class Cell:
         """Identity of the weights, part of the unit's key."""
         return self.train.checkpoint_id(self.wanted)
 
+    @property
+    def num_positions(self) -> int:
+        """Positions that the model has for one request: prompt and canvas, and what a decoder puts before them."""
+        work = self.workload
+        of_decoder = getattr(self.decoder, "num_positions", None)
+        if of_decoder is None:
+            return work.total_len
+        canvas = work.canvas((0,) * work.canvas_len)
+        return of_decoder(Request(id="", prompt=(0,) * work.prompt_len, max_new_tokens=work.output_len, canvas=canvas))
+
     def check(self) -> None:
         """Find what cannot work, before any weight or text is loaded.
 
@@ -63,11 +74,14 @@ class Cell:
                 f"tokenizer.vocab_size={self.tokenizer.vocab_size}; "
                 "leave model.vocab_size out, it follows the tokenizer"
             )
-        if work.total_len > self.model.max_positions:
+        self._check_gaps(work)
+        if self.num_positions > self.model.max_positions:
+            given = f", and the text given behind {work.num_gaps} gaps," if work.num_gaps else ""
             raise ValueError(
-                f"workload.prompt_len={work.prompt_len} + workload.output_len={work.output_len} is {work.total_len} "
-                f"positions; the model has model.max_positions={self.model.max_positions}: ask for less, or raise it, "
-                "with weights that know such lengths (train=full with longer train.lengths) or random ones"
+                f"workload.prompt_len={work.prompt_len} + workload.output_len={work.output_len}{given} is "
+                f"{self.num_positions} positions; the model has model.max_positions={self.model.max_positions}: ask "
+                "for less, or raise it, with weights that know such lengths (train=full with longer train.lengths) or "
+                "random ones"
             )
         if self.device.name == "cuda" and not gpu_names():
             raise ValueError("device.name=cuda, but this machine shows no NVIDIA GPU; use device=cpu or device=auto")
@@ -93,6 +107,25 @@ class Cell:
         if getattr(self.tokenizer, "check", None):
             needs_bytes = self.measure.quality or self.measure.timeline == "delivered"
             self.tokenizer.check(needs_text=work.prompts == "heldout", needs_bytes=needs_bytes)  # type: ignore[attr-defined]
+
+    def _check_gaps(self, work: Workload) -> None:
+        """What a workload with gaps asks of a decoder, and what one without has no use for."""
+        if work.num_gaps and not getattr(self.decoder, "infills", False):
+            raise ValueError(
+                f"workload.num_gaps={work.num_gaps} gives text behind gaps, and paradigm={self.paradigm['name']} can "
+                "only go on from a prompt; use decoder=autoregressive or masked_diffusion, or workload=fixed_length"
+            )
+        if work.num_gaps and self.measure.extrapolate_over_s is not None:
+            raise ValueError(
+                f"workload.num_gaps={work.num_gaps} is not extrapolated, since what is given makes steps unequal; set "
+                "measure.extrapolate_over_s=null"
+            )
+        infilling = getattr(self.decoder, "infilling", "suffix_first")
+        if not work.num_gaps and infilling != "suffix_first":
+            raise ValueError(
+                f"decoder.infilling={infilling} says how gaps are filled, and workload.num_gaps=0 has none; use "
+                "workload=infilling, or leave decoder.infilling=suffix_first"
+            )
 
     def _check_execution(self) -> None:
         """What this machine, decoder and model can run otherwise than operator by operator."""
@@ -130,7 +163,7 @@ class Cell:
         trained_len = self.train.trained_len(self.wanted)
         if not self.measure.quality or trained_len is None:
             return
-        for what, length in (("prompt and output", work.total_len), ("a held-out window", HELDOUT_WINDOW + 1)):
+        for what, length in (("prompt and output", self.num_positions), ("a held-out window", HELDOUT_WINDOW + 1)):
             if length > trained_len:
                 raise ValueError(
                     f"{length} positions ({what}) are more than the {trained_len} that the model was trained on, so "

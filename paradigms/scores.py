@@ -7,10 +7,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from paradigms.data.cache import cached
 from paradigms.data.splits import Corpus
 from paradigms.data.tokenizers import Tokenizer
 from paradigms.measure.environment import code_hash
+from paradigms.paradigm import Request
 from paradigms.quality.ngram import ByteNgram
 from paradigms.quality.samples import sample_statistics
 from paradigms.weights import HELDOUT_MASKS, HELDOUT_WINDOW, Weights, heldout_likelihood
@@ -45,9 +48,40 @@ def judge(corpus: Corpus) -> ByteNgram:
     return ByteNgram.cached((text.encode() for text in corpus.documents["train"]), name=corpus.sha256)
 
 
-def score(tokenizer: Tokenizer, scorer: ByteNgram, prompt: Sequence[int], tokens: Sequence[int]) -> dict[str, Any]:
-    """Quality columns of one generation, its prompt as context."""
-    data = tokenizer.decode_bytes(tokens)
-    context = tokenizer.decode_bytes(prompt)
-    judged = scorer.bits_per_byte(data, context=context) if data else None
-    return {**sample_statistics(tokens), "judge_bits_per_byte": judged, "output_bytes": len(data)}
+def score(tokenizer: Tokenizer, scorer: ByteNgram, request: Request, tokens: Sequence[int]) -> dict[str, Any]:
+    """Quality columns of one generation, judged in its place: with its prompt, and what is given, as context.
+
+    Where text is given behind gaps, it is judged too, as far as the judge looks back into the gap: the text is the same
+    whoever fills the gap, so that `judge_given_bits_per_byte` says how well the filling leads to it.
+    """
+    data, is_output, is_joint = b"", [], []
+    for is_open, stretch in stretches(request, tokens):
+        piece = tokenizer.decode_bytes(stretch)
+        joint = 0 if is_open or not any(is_output) else min(len(piece), scorer.order - 1)
+        data += piece
+        is_output += [is_open] * len(piece)
+        is_joint += [True] * joint + [False] * (len(piece) - joint)
+    nats = scorer.nats(data, context=tokenizer.decode_bytes(request.prompt))
+    columns = {"judge_bits_per_byte": _bits_per_byte(nats[is_output]), "output_bytes": sum(is_output)}
+    if request.canvas is not None:
+        columns["judge_given_bits_per_byte"] = _bits_per_byte(nats[is_joint])
+    return {**sample_statistics(tokens), **columns}
+
+
+def stretches(request: Request, tokens: Sequence[int]) -> list[tuple[bool, list[int]]]:
+    """The canvas, filled, in stretches that were open (True) or given (False); cut where the tokens end."""
+    found: list[tuple[bool, list[int]]] = []
+    rest = iter(tokens)
+    for given in request.layout:
+        token = next(rest, None) if given is None else given
+        if token is None:
+            break
+        if not found or found[-1][0] != (given is None):
+            found.append((given is None, []))
+        found[-1][1].append(token)
+    return found
+
+
+def _bits_per_byte(nats: np.ndarray) -> float | None:
+    """Mean over the bytes; None where there is none."""
+    return float(nats.mean() / np.log(2)) if len(nats) else None

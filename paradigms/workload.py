@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 STOPS = ("length", "natural")
@@ -26,7 +27,10 @@ class Workload:
 
     Attributes:
         prompt_len: prompt tokens, begin-of-text included.
-        output_len: tokens to generate.
+        output_len: tokens to generate, in all gaps together.
+        num_gaps: gaps to fill, of equal length or nearly so, each with text behind it that is given; 0 is a text that
+            goes on from its prompt.
+        given_len: tokens of true text behind each gap.
         batch_size: requests that run as one batch.
         prompts: `heldout` cuts prompts from the held-out text, `random` draws uniform token ids.
         stop: `length` ignores EOS and commits exactly output_len; `natural` ends at EOS or a stop string.
@@ -36,6 +40,8 @@ class Workload:
 
     prompt_len: int = 64
     output_len: int = 128
+    num_gaps: int = 0
+    given_len: int = 0
     batch_size: int = 1
     prompts: str = "heldout"
     stop: str = "length"
@@ -46,17 +52,56 @@ class Workload:
         object.__setattr__(self, "stop_strings", tuple(self.stop_strings))
         for name in ("prompt_len", "output_len", "batch_size"):
             _at_least(f"workload.{name}", getattr(self, name), 1)
-        _at_least("workload.seed", self.seed, 0)
+        for name in ("seed", "num_gaps", "given_len"):
+            _at_least(f"workload.{name}", getattr(self, name), 0)
         _one_of("workload.prompts", self.prompts, PROMPTS)
         _one_of("workload.stop", self.stop, STOPS)
         if self.stop_strings and self.stop != "natural":
             raise ValueError("workload.stop_strings needs workload.stop=natural; a fixed length ignores them")
         if any(not string for string in self.stop_strings):
             raise ValueError("workload.stop_strings contains an empty string, which every text contains")
+        self._check_gaps()
+
+    def _check_gaps(self) -> None:
+        if (self.num_gaps > 0) != (self.given_len > 0):
+            raise ValueError(
+                f"workload.num_gaps={self.num_gaps} with workload.given_len={self.given_len}: a gap has text "
+                "behind it that is given; set both, or neither"
+            )
+        if self.num_gaps > self.output_len:
+            raise ValueError(
+                f"workload.num_gaps={self.num_gaps} is more than the workload.output_len={self.output_len} tokens that "
+                "fill them"
+            )
+        if self.num_gaps and self.stop != "length":
+            raise ValueError(
+                f"workload.num_gaps={self.num_gaps} needs workload.stop=length: a text does not end where more of it "
+                "is given"
+            )
+
+    @property
+    def canvas_len(self) -> int:
+        """Positions behind the prompt: generated and given ones."""
+        return self.output_len + self.num_gaps * self.given_len
 
     @property
     def total_len(self) -> int:
-        return self.prompt_len + self.output_len
+        """Positions of prompt and canvas."""
+        return self.prompt_len + self.canvas_len
+
+    def canvas(self, text: Sequence[int]) -> tuple[int | None, ...] | None:
+        """What a request's canvas holds, None at open positions; None when nothing is given.
+
+        Args:
+            text: the true text behind the prompt, `canvas_len` tokens.
+        """
+        if not self.num_gaps:
+            return None
+        canvas: list[int | None] = []
+        for gap in range(self.num_gaps):
+            canvas += [None] * ((gap + 1) * self.output_len // self.num_gaps - gap * self.output_len // self.num_gaps)
+            canvas += text[len(canvas) : len(canvas) + self.given_len]
+        return tuple(canvas)
 
 
 @dataclass(frozen=True, kw_only=True)
