@@ -64,7 +64,8 @@ def random(paradigm: str, **work: Any) -> Unit:
 
 RUN_COLUMNS = """parameters weight_bytes state_used_bytes state_allocated_bytes state_formula_bytes peak_tensor_bytes
     peak_rss_bytes cuda_peak_allocated_bytes cuda_peak_reserved_bytes import_s load_s compile_s warmup_s steady_s
-    num_warmups warmup_steady kernels execution execution_prompts bits_per_byte bits_per_byte_se bits_per_byte_is_bound
+    num_warmups warmup_steady kernels execution execution_prompts bits_per_byte bits_per_byte_se bits_per_byte_mask_se
+    bits_per_byte_is_bound
     checkpoint_tokens corpus_sha256 corpus_is_zoo_corpus machine cpu gpu torch_version python_version
     transformers_version load_before load_after steal_fraction cpu_mhz_before cpu_mhz_after contended"""
 MEMORY = {name for name in RUN_COLUMNS.split() if name.startswith(("state_", "peak_", "cuda_peak_"))}  # round 0 only
@@ -314,6 +315,7 @@ def test_quality_is_a_bound_for_denoisers_only(paradigm: str) -> None:
     run, _ = trained(paradigm)
     assert run["bits_per_byte_is_bound"] == (paradigm == "diffusion")
     assert 0 < run["bits_per_byte"] < 8 and run["bits_per_byte_se"] > 0
+    assert (run["bits_per_byte_mask_se"] > 0) == (paradigm == "diffusion")
     assert run["heldout_bytes"] == tiny.corpus().num_bytes["heldout"]
     assert run["corpus_sha256"] == tiny.corpus().sha256 and run["corpus_is_zoo_corpus"] is True
 
