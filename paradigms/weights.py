@@ -32,6 +32,7 @@ from paradigms.records import content_hash
 from paradigms.training import checkpoint
 from paradigms.training.loop import Report, train, validate
 from paradigms.training.recipe import Recipe
+from paradigms.training.start import Start
 
 CHECKPOINTS = Path("runs/checkpoints")
 HELDOUT_WINDOW = 512
@@ -211,14 +212,20 @@ class TrainedHere(Recipe):
             raise ValueError(
                 f"train.lengths has {self.longest}, more than model.max_positions={wanted.native.max_positions}"
             )
+        if self.anneal_tokens and (wanted.native.noise is None or wanted.native.canvas_block is not None):
+            raise ValueError(
+                f"train.anneal_tokens={self.anneal_tokens} opens the attention of a denoiser of the whole canvas "
+                "(model.noise set, model.canvas_block=null); set it to 0 for this model"
+            )
+        self._start(wanted)
         return self.longest
 
     def checkpoint_id(self, wanted: Wanted) -> str:
-        corpus = load_corpus(wanted.corpus)
+        corpus, start = load_corpus(wanted.corpus), self._start(wanted)
         return content_hash(
             {
                 "model": checkpoint.network_dict(wanted.native),
-                "recipe": dataclasses.asdict(self),
+                "recipe": {**dataclasses.asdict(self), "start_from": None if start is None else start.identity},
                 "corpus": corpus.sha256,
                 "tokenizer": _load_tokenizer(wanted.tokenizer, wanted.corpus).sha256,
                 "code": code_hash("models", "training", "data", "quality"),
@@ -234,9 +241,17 @@ class TrainedHere(Recipe):
             self._train(wanted, folder, report)
         return _from_folder(folder, checkpoint.read_card(folder), wanted, folder.name)
 
+    def _start(self, wanted: Wanted) -> Start | None:
+        if self.start_from is None:
+            return None
+        kind, _, name = self.start_from.partition("zoo:")
+        return Start.find(Path(self.start_from) if kind or not name else zoo.folder(name), wanted.native)
+
     def _train(self, wanted: Wanted, folder: Path, report: Report) -> None:
+        start = self._start(wanted)
         corpus, tokenizer = load_corpus(wanted.corpus), _load_tokenizer(wanted.tokenizer, wanted.corpus)
         streams = {split: token_stream(corpus, tokenizer, split) for split in ("train", "validation", "heldout")}
+        tensors = None if start is None else start.load(tokenizer)
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
         def run(name: str, num_tokens: int, rate: float):
@@ -248,6 +263,7 @@ class TrainedHere(Recipe):
                 num_tokens=num_tokens,
                 learning_rate=rate,
                 device=_device(wanted),
+                start=tensors,
                 resume_from=folder / f"{name}.unfinished.safetensors",
                 report=lambda what, done, total: report(f"{name}: {what}", done, total),
             )
@@ -264,6 +280,7 @@ class TrainedHere(Recipe):
             "model": checkpoint.config_dict(wanted.native),
             "parameters": wanted.native.num_parameters(),
             "recipe": {**dataclasses.asdict(self), "longest": self.longest},
+            "started_from": None if start is None else start.summary,
             "corpus": {"name": corpus.name, "sha256": corpus.sha256, "num_bytes": dict(corpus.num_bytes)},
             "tokenizer_sha256": tokenizer.sha256,
             "learning_rate": chosen,

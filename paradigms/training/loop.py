@@ -11,7 +11,7 @@ import json
 import math
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from paradigms.models.config import ModelConfig
 from paradigms.models.stack import Model
 from paradigms.quality.likelihood import Likelihood, evaluate
 from paradigms.training import checkpoint
-from paradigms.training.objectives import balance_loss, masked_loss, next_token_loss
+from paradigms.training.objectives import anneal, balance_loss, masked_loss, next_token_loss
 from paradigms.training.optimizer import Optimizer
 from paradigms.training.recipe import Recipe
 
@@ -89,18 +89,23 @@ def train(
     num_tokens: int,
     learning_rate: float,
     device: torch.device,
+    start: Mapping[str, Tensor] | None = None,
     resume_from: Path | None = None,
     report: Report = lambda what, done, total: None,
 ) -> Trained:
-    """Train a fresh model for `num_tokens`, or finish a training that `resume_from` holds.
+    """Train a model for `num_tokens`, or finish a training that `resume_from` holds.
 
     Args:
         streams: token streams of the splits "train" and "validation".
+        start: weights to start from; fresh ones when None.
         resume_from: file for the state of an unfinished training; removed at the end by the caller, who has the result.
         report: told after every step.
     """
     torch.manual_seed(recipe.seed)
-    model = config.build().to(device)
+    model = config.build()
+    if start is not None:
+        model.load_state_dict(start)
+    model = model.to(device)
     optimizer = Optimizer(model, weight_decay=recipe.weight_decay)
     num_steps = recipe.num_steps(num_tokens)
     validate_at = {num_steps * (i + 1) // recipe.num_validations for i in range(recipe.num_validations)}
@@ -115,7 +120,7 @@ def train(
         rows, length = recipe.batch_shape(step)
         batch = training_batch(streams["train"], seed=recipe.seed, step=step, length=length, num_rows=rows)
         tokens_BT = torch.from_numpy(batch).to(device)
-        loss = _loss(model, tokens_BT, tokenizer.mask_id, recipe.seed, step)
+        loss = _loss(model, tokens_BT, tokenizer.mask_id, recipe, step)
         (loss + balance_loss(model)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
         rate = recipe.rate_at(step, num_steps, learning_rate)
@@ -132,7 +137,7 @@ def train(
             trained.curve.append(
                 {
                     "step": step + 1,
-                    "tokens": _tokens_until(recipe, step + 1),
+                    "tokens": recipe.tokens_until(step + 1),
                     "train_nats": span.mean_nats,
                     "val_bits_per_byte": bits_per_byte,
                     "lr": rate,
@@ -168,19 +173,21 @@ def validate(model: Model, windows: EvaluationWindows, tokenizer: Tokenizer, *, 
     return evaluate(model, windows, tokenizer.token_bytes, mask_id=tokenizer.mask_id, num_masks=num_masks)
 
 
-def _loss(model: Model, tokens_BT: Tensor, mask_id: int | None, seed: int, step: int) -> Tensor:
+def _loss(model: Model, tokens_BT: Tensor, mask_id: int | None, recipe: Recipe, step: int) -> Tensor:
     if model.config.noise is None:
         return next_token_loss(model, tokens_BT)
     if mask_id is None:
         raise ValueError("a denoiser is trained with a mask token, and this tokenizer has none")
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-    return masked_loss(model, tokens_BT, mask_id=mask_id, generator=generator)
-
-
-def _tokens_until(recipe: Recipe, num_steps: int) -> int:
-    cycle = [rows * length for rows, length in map(recipe.batch_shape, range(len(recipe.lengths)))]
-    whole, rest = divmod(num_steps, len(cycle))
-    return whole * sum(cycle) + sum(cycle[:rest])
+    seed, of_mask = recipe.seed * 1_000_003 + step, 1 << 48  # the text is masked alike, annealed or not
+    among_TT = anneal(tokens_BT.shape[1], recipe.opened_at(step), torch.Generator().manual_seed(seed + of_mask))
+    return masked_loss(
+        model,
+        tokens_BT,
+        mask_id=mask_id,
+        generator=torch.Generator().manual_seed(seed),
+        objective=recipe.objective,
+        among_TT=None if among_TT is None else among_TT.to(tokens_BT.device),
+    )
 
 
 def _peak_bytes(device: torch.device) -> int:

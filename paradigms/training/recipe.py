@@ -6,7 +6,9 @@ learning rates. Only the objective differs, and the model decides that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from paradigms.training.objectives import MaskedObjective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,11 @@ class Recipe:
         num_validations: evenly spaced over the run; the best checkpoint among them is kept.
         validation_windows, validation_len: windows of validation text, and their length in tokens.
         seed: initial weights, batches and masks follow from it.
+        objective: how text is noised for a denoiser.
+        start_from: where training starts: None is fresh weights, `zoo:<name>` or a checkpoint folder those of a model
+            of the same shapes. It may be of the other kind: a denoiser can start from an autoregressive model.
+        anneal_tokens: over so many tokens a denoiser's attention opens from causal to seeing everything, each later
+            column with a probability that rises from 0 to 1 (2410.17891); 0 is open from the first step.
     """
 
     num_tokens: int
@@ -41,6 +48,9 @@ class Recipe:
     validation_windows: int = 24
     validation_len: int = 512
     seed: int = 0
+    objective: MaskedObjective = field(default_factory=MaskedObjective)
+    start_from: str | None = None
+    anneal_tokens: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lengths", tuple(self.lengths))
@@ -55,7 +65,7 @@ class Recipe:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"train.{name}={getattr(self, name)} must be at least 1")
-        for name in ("warmup_steps", "weight_decay", "seed"):
+        for name in ("warmup_steps", "weight_decay", "seed", "anneal_tokens"):
             if getattr(self, name) < 0:
                 raise ValueError(f"train.{name}={getattr(self, name)} must be at least 0")
         if self.clip_norm <= 0:
@@ -90,6 +100,16 @@ class Recipe:
                 break
             steps, left = steps + 1, left - tokens
         return steps
+
+    def tokens_until(self, num_steps: int) -> int:
+        """Tokens of the first steps."""
+        cycle = [rows * length for rows, length in map(self.batch_shape, range(len(self.lengths)))]
+        whole, rest = divmod(num_steps, len(cycle))
+        return whole * sum(cycle) + sum(cycle[:rest])
+
+    def opened_at(self, step: int) -> float:
+        """Share of the later columns that a denoiser sees at a step; see `anneal_tokens`."""
+        return 1.0 if not self.anneal_tokens else min(1.0, self.tokens_until(step) / self.anneal_tokens)
 
     def rate_at(self, step: int, num_steps: int, peak: float) -> float:
         """Learning rate of a step: linear up to `peak`, then linear down to zero."""

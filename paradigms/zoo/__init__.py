@@ -21,6 +21,13 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in FOLDER.glob(f"*/{checkpoint.CARD}"))
 
 
+def folder(name: str) -> Path:
+    """Folder of a model. Raises ValueError for a name that the zoo does not have."""
+    if name not in names():
+        raise ValueError(f"zoo:{name} is unknown; the zoo has {', '.join(names()) or 'nothing'}")
+    return FOLDER / name
+
+
 def find(config: ModelConfig) -> tuple[Path, dict[str, Any]]:
     """Folder and card of the zoo's model with exactly this config.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from paradigms.quality.likelihood import evaluate
 from paradigms.training.objectives import MIN_TIME, masked_loss, next_token_loss, stratified_times
 
 V, MASK, L = 7, 2, 5
-SIZES = {"vocab_size": V, "d_model": 32, "num_blocks": 2, "max_positions": 64}
+SIZES: dict[str, Any] = {"vocab_size": V, "d_model": 32, "num_blocks": 2, "max_positions": 64}
 TEXT = (0, 3, 5, 3, 6, 1)  # begin-of-text and L tokens
 
 
@@ -108,7 +109,10 @@ def test_the_mask_itself_and_begin_of_text_cost_nothing(denoiser: Model) -> None
     seen = []
 
     class Spy:
-        def logits_where(self, tokens_BT: torch.Tensor, wanted_BT: torch.Tensor) -> torch.Tensor:
+        config = denoiser.config
+
+        def logits_where(self, tokens_BT: torch.Tensor, wanted_BT: torch.Tensor, **more: None) -> torch.Tensor:
+            assert not any(more.values())
             seen.append((tokens_BT, wanted_BT))
             logits_MV = torch.zeros(int(wanted_BT.sum()), V)
             logits_MV[:, MASK] = 50.0
