@@ -92,7 +92,7 @@ def evaluate(
         progress: called after each forward.
 
     Raises:
-        ValueError: windows longer than the model, or no bytes to score.
+        ValueError: windows longer than the model, no bytes to score, a denoiser without `mask_id`.
     """
     config = model.config
     num_columns = windows.tokens_NT.shape[1]
@@ -113,7 +113,8 @@ def evaluate(
         if config.causal:
             nats_N, _ = exact_nats(model, *texts, windows.scored_NT, **forwards)
             return _summary(nats_N, windows, token_bytes, mask_error=0.0, is_bound=False)
-        assert mask_id is not None
+        if mask_id is None:
+            raise ValueError("mask_id=None: a denoiser is scored with a mask token; give its id")
         masks = draw_masks(windows.scored_NT, num_masks, block=config.canvas_block, seed=seed)
         nats_R = masked_nats(model, *texts, masks, **forwards)
         return _summary(

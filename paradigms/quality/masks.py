@@ -13,6 +13,7 @@ Dimension letters: N texts, T columns, K blocks of a text, R rows (a mask of a t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,6 +98,24 @@ def draw_masks(
         share_RK=np.concatenate(share),
         drawn_N=drawn_N,
         is_bound_N=is_bound_N,
+    )
+
+
+def join(parts: Sequence[Masks]) -> Masks:
+    """Masks of the texts of all parts, one after another; columns and blocks that a part lacks have none."""
+
+    def stacked(arrays: list[np.ndarray]) -> np.ndarray:
+        width = max(array.shape[1] for array in arrays)
+        return np.concatenate([np.pad(array, ((0, 0), (0, width - array.shape[1]))) for array in arrays])
+
+    first_text = np.cumsum([0, *(len(part.drawn_N) for part in parts)])
+    return Masks(
+        text_R=np.concatenate([part.text_R + first for part, first in zip(parts, first_text, strict=False)]),
+        masked_RT=stacked([part.masked_RT for part in parts]),
+        weight_RK=stacked([part.weight_RK for part in parts]),
+        share_RK=stacked([part.share_RK for part in parts]),
+        drawn_N=np.concatenate([part.drawn_N for part in parts]),
+        is_bound_N=np.concatenate([part.is_bound_N for part in parts]),
     )
 
 
