@@ -75,6 +75,7 @@ class Cell:
                 "leave model.vocab_size out, it follows the tokenizer"
             )
         self._check_gaps(work)
+        self._check_ends(work)
         if self.num_positions > self.model.max_positions:
             given = f", and the text given behind {work.num_gaps} gaps," if work.num_gaps else ""
             raise ValueError(
@@ -125,6 +126,20 @@ class Cell:
             raise ValueError(
                 f"decoder.infilling={infilling} says how gaps are filled, and workload.num_gaps=0 has none; use "
                 "workload=infilling, or leave decoder.infilling=suffix_first"
+            )
+
+    def _check_ends(self, work: Workload) -> None:
+        """What a decoder does with end-of-text must have an effect, and must leave the workload an end."""
+        eos = getattr(self.decoder, "eos", None)
+        if eos == "early" and work.stop != "natural":
+            raise ValueError(
+                f"decoder.eos=early ends a text where it says so, and workload.stop={work.stop} does not let it; use "
+                "workload=natural_stop, or decoder.eos=free"
+            )
+        if eos == "suppressed" and work.stop == "natural" and not work.stop_strings:
+            raise ValueError(
+                "decoder.eos=suppressed never says end-of-text, which workload.stop=natural waits for; use "
+                "workload=fixed_length, decoder.eos=free or early, or workload.stop_strings"
             )
 
     def _check_execution(self) -> None:

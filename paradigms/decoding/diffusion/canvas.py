@@ -29,7 +29,7 @@ class Canvas:
         prompt_lens: where each row's canvas begins.
         num_open: positions of each row that are to be decided.
         open_BT: where these stand.
-        masked_BT: where there is a mask now.
+        masked_BT: where there is a mask now that is to become a token.
     """
 
     def __init__(self, requests: Sequence[Request], vocabulary: Vocabulary, device: torch.device) -> None:
@@ -58,6 +58,11 @@ class Canvas:
     @property
     def device(self) -> torch.device:
         return self.tokens_BT.device
+
+    @property
+    def decided_BT(self) -> Tensor:
+        """Where there was a mask and is a token."""
+        return self.open_BT & (self.tokens_BT != self.mask_id)
 
     def block_of(self, index: int, starts: Sequence[int], stops: Sequence[int]) -> Block:
         """The block in which row b decides its positions starts[b] to stops[b] (counted from its prompt on)."""
@@ -109,6 +114,21 @@ class Canvas:
         remasked_BT = self.spread(block, rows, remasked_BW)
         self.tokens_BT = self.tokens_BT.masked_fill(remasked_BT, self.mask_id)
         self.masked_BT = self.masked_BT | remasked_BT
+
+    def leave_behind(self, end_BT: Tensor, rows: Sequence[int]) -> None:
+        """Masks of these rows behind their first `end_BT` stay masks, and are no longer to become tokens."""
+        behind_BT = end_BT.cumsum(1) > end_BT.long()
+        self.masked_BT = self.masked_BT & ~(behind_BT & self._among(rows))
+
+    def leave_all(self, rows: Sequence[int]) -> None:
+        """All masks of these rows stay masks."""
+        self.masked_BT = self.masked_BT & ~self._among(rows)
+
+    def _among(self, rows: Sequence[int]) -> Tensor:
+        """Bool [B, 1]."""
+        among_B1 = torch.zeros(len(self.totals), 1, dtype=torch.bool, device=self.device)
+        among_B1[list(rows)] = True
+        return among_B1
 
     def spread(self, block: Block, rows: Sequence[int] | None, where_BW: Tensor) -> Tensor:
         """Positions of a block as places in the input, bool [B, T]."""

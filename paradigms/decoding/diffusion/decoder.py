@@ -23,15 +23,17 @@ from torch import Tensor
 from paradigms.decoding.diffusion.caches.none import NoCache
 from paradigms.decoding.diffusion.canvas import Canvas
 from paradigms.decoding.diffusion.contract import Block, Cache, Reader, Sampler, Step
+from paradigms.decoding.diffusion.ending import end_of, leave_what_comes_after
 from paradigms.decoding.diffusion.guess import CONFIDENCES, Guess
 from paradigms.decoding.diffusion.samplers.random import Random
 from paradigms.decoding.sampling import Sampling
-from paradigms.decoding.stopping import Vocabulary, finish, never_mask
+from paradigms.decoding.stopping import Vocabulary, never_mask
 from paradigms.models.config import ModelConfig
 from paradigms.models.network import NetworkConfig
 from paradigms.models.stack import Model
 from paradigms.paradigm import Event, Outline, Request
 
+EOS = ("free", "suppressed", "early")
 MOST_STEPS = 1 << 20  # of a block, so that every step of every block has a number of its own
 
 
@@ -46,13 +48,18 @@ class MaskedDiffusion(Sampling):
             trained with them (model.canvas_block).
         confidence: samplers that rank positions, or compare them with a threshold, take probabilities `before`
             temperature, top-k and top-p, as LLaDA does, or `after` them, as Dream does.
+        eos: end-of-text is a token like others, at which a full row is cut (`free`), is never said (`suppressed`), or
+            ends its row (`early`): nothing behind it is worked on any more, and the row leaves when all before it is
+            decided, by a stop string too. Samplers that revise have decided a block when it ends.
     """
 
     sampler: Sampler = field(default_factory=Random)
     cache: Cache = field(default_factory=NoCache)
     block_len: int | None = None
     confidence: str = "before"
+    eos: str = "free"
     engine: ClassVar[str] = "native"
+    infills: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,11 +67,13 @@ class MaskedDiffusion(Sampling):
             raise ValueError(f"decoder.block_len={self.block_len} must be at least 1, or null for the whole canvas")
         if self.confidence not in CONFIDENCES:
             raise ValueError(f"decoder.confidence={self.confidence!r} is unknown; it is {' or '.join(CONFIDENCES)}")
+        if self.eos not in EOS:
+            raise ValueError(f"decoder.eos={self.eos!r} is unknown; it is one of {', '.join(EOS)}")
 
     @property
     def depends_on_values(self) -> bool:
         """Whether the number of steps follows from what the model says."""
-        return self.sampler.depends_on_values
+        return self.sampler.depends_on_values or self.eos == "early"
 
     def check(self, model: NetworkConfig, *, output_len: int) -> None:
         """Raise ValueError when this decoder cannot drive such a model, or its settings do not fit such a canvas."""
@@ -110,7 +119,7 @@ class _Run:
     """One batch on its way.
 
     Attributes:
-        num_left: open positions of each row that are not final yet.
+        num_left: open positions of each row that are not final yet and are still worked on.
     """
 
     def __init__(
@@ -125,7 +134,7 @@ class _Run:
     def decide(self, block: Block) -> Iterator[Event]:
         """All steps of one block."""
         canvas, sampler = self.canvas, self.sampler
-        open_BW = canvas.open_BT.gather(1, block.column_BW) & block.inside_BW
+        open_BW = canvas.masked_BT.gather(1, block.column_BW) & block.inside_BW
         opened = open_BW.sum(-1).tolist()
         before = [total - left for total, left in zip(canvas.num_open, self.num_left, strict=True)]
         masks = list(opened)  # left in this block
@@ -159,6 +168,12 @@ class _Run:
             for row, count in zip(working, decided, strict=True):
                 masks[row] -= count
                 self.num_left[row] -= count
+            moved = [row for row, count in zip(working, decided, strict=True) if count]
+            if self.decoder.eos == "early" and leave_what_comes_after(canvas, moved, self.vocabulary):
+                here = (canvas.masked_BT.gather(1, block.column_BW) & block.inside_BW).sum(-1).tolist()
+                left = canvas.masked_BT.sum(-1).tolist()
+                for row in moved:
+                    masks[row], self.num_left[row] = here[row], left[row]
             yield self._event(final_BT, [row for row in working if not self.num_left[row]])
 
     def _lasting(self, step: Step) -> list[int]:
@@ -201,6 +216,8 @@ class _Run:
         wanted_BW = step.masked_BW if chosen_BW is None else chosen_BW
         logits_MV = self.reader.logits(block, rows, wanted_BW, self._time(step) if self.reads_time else None)
         logits_MV = never_mask(logits_MV, self.vocabulary)
+        if self.decoder.eos == "suppressed":
+            logits_MV[:, self.vocabulary.eos_id] = float("-inf")
         guess = Guess(logits_MV, wanted_BW, step, self.decoder, confidence=self.decoder.confidence)
         return self.sampler.choose(step, guess) if chosen_BW is None else chosen_BW, guess
 
@@ -228,18 +245,8 @@ class _Run:
         )
         reader.forwards = reader.positions = 0
         for row in ending:
-            event.finished[row], event.num_committed[row] = self._end(row, self.requests[row])
+            event.finished[row], event.num_committed[row] = end_of(canvas, row, self.vocabulary)
         return event
-
-    def _end(self, row: int, request: Request) -> tuple[str, int]:
-        """Finish reason and length of a full row; its tokens are looked at only when they can end it early."""
-        if request.ignore_eos:
-            return "length", request.max_new_tokens
-        canvas = self.canvas
-        ids = canvas.output(canvas.tokens_BT)[row, : request.max_new_tokens].tolist()
-        ended = finish(request, ids, self.vocabulary)
-        assert ended is not None
-        return ended
 
 
 def _any(chosen_BW: Tensor, num_chosen: Sequence[int] | None) -> bool:
