@@ -84,6 +84,8 @@ class KeptReader(ABC):
         for row in taken:
             self.looks[row] += 1
         read = self.window(block, rows, whole, wanted_BW)
+        if not read.positions:  # everything is kept, and nothing is wanted
+            return self.model.embedding.new_empty(0, self.model.config.vocab_size)
         self.forwards += 1
         self.positions += read.positions
         return self.model.logits_where(

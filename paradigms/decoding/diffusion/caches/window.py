@@ -69,8 +69,7 @@ def window(
     tokens_BT, wanted_BT = canvas.tokens_BT, canvas.spread(block, rows, wanted_RW)
     if rows is not None:
         tokens_BT, wanted_BT = tokens_BT[list(rows)], wanted_BT[list(rows)]
-    in_window_RK = torch.arange(K) >= K - torch.tensor(counts)[:, None]  # padding may be columns of the row, clamped
-    wanted_RK = wanted_BT.gather(1, column_RK) & in_window_RK.to(canvas.device)
+    wanted_RK = wanted_BT.gather(1, column_RK)  # never in padding: what is wanted lies in the window
     num_tokens = None if min(counts) == K else counts
     return Window(tokens_BT.gather(1, column_RK), wanted_RK, num_tokens, sum(counts), list(firsts))
 
