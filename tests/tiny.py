@@ -14,7 +14,9 @@ from paradigms.data.splits import Corpus, build_corpus
 from paradigms.data.stream import token_stream
 from paradigms.data.tokenizers import ByteTokenizer, Tokenizer
 from paradigms.decoding.autoregressive import Autoregressive
-from paradigms.decoding.masked_diffusion import MaskedDiffusion
+from paradigms.decoding.diffusion.decoder import MaskedDiffusion
+from paradigms.decoding.diffusion.samplers.random import Random
+from paradigms.decoding.diffusion.samplers.threshold import Threshold
 from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
 from paradigms.models.feed_forward import FeedForwardConfig
@@ -82,8 +84,8 @@ DECODERS: dict[str, tuple[str, Any]] = {  # paradigm -> (model, decoder)
     "ar_uncached": ("ar", Autoregressive(cache="none")),
     "ssm": ("ssm", Autoregressive()),
     "diffusion": ("diffusion", MaskedDiffusion()),
-    "diffusion_quarter": ("diffusion", MaskedDiffusion(steps="L/4")),
-    "diffusion_threshold": ("diffusion", MaskedDiffusion(steps=None, order=None, threshold=0.9)),
+    "diffusion_quarter": ("diffusion", MaskedDiffusion(sampler=Random(steps="L/4"))),
+    "diffusion_threshold": ("diffusion", MaskedDiffusion(sampler=Threshold(threshold=0.9))),
 }
 MEASURE: dict[str, Any] = {"min_repeats": 2, "max_repeats": 2, "min_time_s": 0.0, "warmup_events": 2, "max_warmups": 1}
 
