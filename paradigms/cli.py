@@ -7,13 +7,14 @@ changes nothing.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     InterpolationKeyError,
@@ -53,6 +54,8 @@ _INSTALL = {
 _UNSET = {  # keys that one file refers to and another must bring
     "no_file_in_conf_sized_for_this_model": "one of these models has no file of this size in conf/sized (named "
     "model_size): transformer, mamba2 and denoiser have 5m, 125m and 1b, mamba has 5m",
+    "decoder.sampler._label_": "paradigm=diffusion and its kind are decoded by decoder=masked_diffusion; an "
+    "autoregressive decoder needs a causal model, as in paradigm=ar",
     "model.path": "train=pretrained takes the weights of model.path: add model=pretrained (native) or "
     "model=transformers, and model.path=...",
 }
@@ -120,6 +123,9 @@ def explain(error: BaseException) -> str:
         for key, remedy in _UNSET.items():
             if f"'{key}'" in str(cause):
                 return remedy
+    if part := re.search(r"access decoder\.(\w+)\._label_", str(cause)):
+        name = part[1]
+        return f"decoder.{name} is chosen with a slash: decoder/{name}=...; its options are decoder.{name}.option=..."
     if isinstance(cause, OmegaConfBaseException):
         parent = cause.parent_node
         if isinstance(parent, DictConfig) and cause.key is not None and cause.key not in parent:
@@ -130,6 +136,13 @@ def explain(error: BaseException) -> str:
         return f"{cause.full_key or ''}: {_first_line(cause)}".lstrip(": ")
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'the folder'}: {error.strerror.lower()}; make room or set sweep.dir"
+    if isinstance(error, ConfigCompositionException) and (
+        part := re.search(r"Could not override '(\w+)/(\w+)'", str(error))
+    ):
+        return (
+            f"{part[1]}/{part[2]} is no part of the {part[1]} chosen here; decoder/sampler and decoder/cache belong to "
+            "decoder=masked_diffusion, as in paradigm=diffusion"
+        )
     if isinstance(error, HydraException):
         return " ".join(str(error).split())
     return str(error)

@@ -83,8 +83,10 @@ class Composer:
         for own in (own for entry in also for own in expand(self._loader, {}, entry)):
             set_here = set(map(_key, own))
             for overrides in grid:
-                taken = [line for line in overrides if _key(line) not in set_here and self._possible((*own, line))]
-                found.setdefault((*own, *taken))
+                of_all = [line for line in overrides if _of_the_sweep(line)]
+                rest = [line for line in overrides if not _of_the_sweep(line) and _key(line) not in set_here]
+                taken = [line for line in rest if self._possible((*of_all, *own, line))]
+                found.setdefault((*of_all, *own, *taken))
         return [list(overrides) for overrides in found]
 
     def _compose_at_all(self, overrides: tuple[str, ...]) -> bool:
@@ -168,6 +170,11 @@ def _name(cell: PlannedCell, overrides: Sequence[str], swept: Sequence[str]) -> 
     paradigm = cell.factors.get("paradigm.name") or values.get("paradigm", "cell")
     rest = [f"{re.split('[./]', key)[-1]}={values[key]}" for key in swept if key != "paradigm" and key in values]
     return ", ".join([str(paradigm), *rest])
+
+
+def _of_the_sweep(line: str) -> bool:
+    """Whether an override must be the same for all cells."""
+    return re.split("[./=]", line.lstrip("+~"))[0] in (*NOT_CELL, "experiment")
 
 
 def _key(line: str) -> str:

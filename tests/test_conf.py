@@ -21,7 +21,7 @@ from hydra import initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
-from hydra.errors import MissingConfigException
+from hydra.errors import ConfigCompositionException, MissingConfigException
 from hydra.types import RunMode
 from hydra.utils import get_class, get_object
 from omegaconf import DictConfig, OmegaConf
@@ -47,6 +47,7 @@ OF_OTHERS = [  # files that speak of weights of others
 ]
 OF_A_CELL = [name for name in FILES if not name.startswith(OF_THE_SWEEP) and name not in OF_OTHERS]
 EXPERIMENTS = [name.partition("/")[2] for name in FILES if name.startswith("experiment/")]
+NESTED = ("decoder/sampler", "decoder/cache")  # parts of a decoder
 TRAINED = [] if {"ar", "ssm", "diffusion"} <= set(zoo.names()) else ["train=quick"]  # until the zoo is whole
 
 
@@ -101,14 +102,17 @@ def cell_config(master: DictConfig) -> dict[str, Any]:
 
 def overrides_for(name: str, texts: dict[str, Path]) -> list[str]:
     """What makes the choice of one file a whole, possible cell."""
-    group, _, option = name.partition("/")
+    group, _, option = name.rpartition("/")
     more: list[str] = []
+    if group in NESTED:
+        on_blocks = ["model.canvas_block=16", "decoder.block_len=16"] if name == "decoder/cache/block" else []
+        return ["paradigm=diffusion", f"{group}={option}", *on_blocks, *(["train=quick"] if on_blocks else TRAINED)]
     if group in ("size", "sized"):  # a size, and what it is for one kind of model
         model, _, size = option.rpartition("_")
         kind = {"denoiser": "diffusion", "mamba": "mamba", "mamba2": "ssm"}.get(model, "ar")
         return [f"paradigm={kind}", f"size={size}", "train=random", "measure=latency"]
     if group in ("model", "decoder"):
-        more = ["model=denoiser", "decoder=masked_full"] if _denoises(group, option) else []
+        more = ["model=denoiser", "decoder=masked_diffusion"] if _denoises(group, option) else []
         more = [line for line in more if not line.startswith(f"{group}=")]
     if group == "corpus":
         more = (
@@ -118,6 +122,8 @@ def overrides_for(name: str, texts: dict[str, Path]) -> list[str]:
         )
     if name == "train/checkpoint":
         more = ["train.path=somewhere"]
+    if name == "train/from_ar":
+        more = ["paradigm=diffusion"]
     if name == "train/random":
         more = ["measure=latency"]
     if group == "tokenizer":
@@ -130,6 +136,7 @@ def _denoises(group: str, option: str) -> bool:
     values = OmegaConf.load(cli.CONF / group / f"{option}.yaml")
     if group == "model":
         return values.get("noise") is not None
+    values.pop("defaults", None)
     try:
         decoder = build(OmegaConf.to_container(values))
         decoder.check(ModelConfig(vocab_size=50), output_len=128)
@@ -213,7 +220,8 @@ def test_a_file_spells_out_every_field_so_that_an_override_needs_no_plus(name):
     for where, given in described(values, name):
         kind = get_class(given["_target_"])
         fields = {field.name for field in dataclasses.fields(kind)}
-        assert fields - given.keys() - set(PARTS) == set(), where
+        chosen = {group for choice in given.get("defaults", ()) if isinstance(choice, dict) for group in choice}
+        assert fields - given.keys() - set(PARTS) - chosen == set(), where
 
 
 def described(values: dict[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -240,6 +248,8 @@ def test_a_file_runs_with_a_tiny_model(name, compose, texts, monkeypatch, tmp_pa
     if group in ("corpus", "tokenizer"):  # text alone is of interest
         config["train"] = {"_target_": "paradigms.weights.RandomWeights"}
         config["measure"] |= {"quality": False, "memory": False}
+    if name.startswith(NESTED):  # tests/decoding looks at what they do
+        config["measure"] |= {"quality": False, "memory": False}
     if name in ("train/zoo", "train/checkpoint"):
         folder = trained_folder(config)
         monkeypatch.setattr(zoo, "FOLDER", tmp_path / "zoo")
@@ -248,6 +258,7 @@ def test_a_file_runs_with_a_tiny_model(name, compose, texts, monkeypatch, tmp_pa
     elif config["train"].get("source") == "train":  # quick and full: the same recipe, a few steps
         config["train"] |= {"num_tokens": 3000, "probe_tokens": 600, "batch_tokens": 576}
         config["train"] |= {"num_validations": 2, "validation_windows": 2, "validation_len": 32}
+        config["train"] |= {"start_from": None}  # the zoo's models are larger
     _cell, observed, tables = run(config)
     if group == "train" and name != "train/random":
         assert tables["training"] and observed["checkpoint_tokens"] > 0
@@ -308,6 +319,31 @@ def test_every_cell_of_an_experiment_is_possible_and_the_first_two_run(name, loa
         here["execution"] = "eager"  # compiling takes its time; tests/models/test_execution.py does it
         small = cell.config if of_others else shrunk(cell.config)
         run(small | {"device": {**cell.config["device"], **here}})
+
+
+def test_cells_beside_a_grid_take_over_what_they_have_a_key_for(loader, compose):
+    """`sweep.also`: an autoregressive reference has the lengths and batches of the grid, not its samplers and blocks."""
+    arguments = ["paradigm=diffusion", "decoder/sampler=random,margin", "decoder/cache=dual", "decoder.block_len=8,16",
+                 "workload.output_len=32,64", "decoder.temperature=0.5", *RANDOM]  # fmt: skip
+    also = [["paradigm=ar,ssm"], ["paradigm=diffusion", "decoder/cache=none", "decoder/sampler=first_hitting"]]
+    composer = Composer(loader, compose(*RANDOM))
+    grid = expand(loader, {}, arguments)
+    cells = plan_cells(composer, grid, [{"decoder.sampler": "first_hitting", "decoder.block_len": 8}], also)
+    assert len(grid) == 8 and [cell.name for cell in cells[8:]] == [
+        "ar, output_len=32",
+        "ar, output_len=64",
+        "ssm, output_len=32",
+        "ssm, output_len=64",
+        "diffusion, sampler=first_hitting, cache=none, block_len=16, output_len=32",
+        "diffusion, sampler=first_hitting, cache=none, block_len=16, output_len=64",
+    ]
+    for cell in cells:
+        assert cell.factors["decoder.temperature"] == 0.5, "a key that all have is set in all"
+    assert cells[0].name == "diffusion, sampler=random, cache=dual, block_len=8, output_len=32"
+    assert len({cell.key for cell in cells}) == len(cells), "samplers with equal settings are different cells"
+    assert [cells[0].factors[name] for name in ("decoder.sampler", "decoder.cache")] == ["random", "dual"]
+    with pytest.raises(ConfigCompositionException):
+        plan_cells(composer, grid, [], [["paradigm=ar", "decoder.blok_len=8"]])
 
 
 def test_the_default_command_is_one_cell(loader, compose):
@@ -400,28 +436,66 @@ BAD = {
     "threads": (["device.threads=1000", *RANDOM], ["device.threads=1000 is more than the", "cores"]),
     "temperature": (["decoder.temperature=-1", *RANDOM], ["decoder.temperature=-1 is negative"]),
     "diffusion with a KV cache": (
-        ["paradigm=diffusion", "decoder=autoregressive", *RANDOM],
+        ["model=denoiser", *RANDOM],
         ["decoder=autoregressive needs a causal model", "cannot keep a KV cache", "masked-diffusion decoder"],
     ),
-    "a cache set on diffusion": (["paradigm=diffusion", "+decoder.cache=state", *RANDOM], ["decoder.cache is unknown"]),
+    "diffusion, decoded autoregressively": (
+        ["paradigm=diffusion", "decoder=autoregressive", *RANDOM],
+        ["decoder=masked_diffusion", "an autoregressive decoder needs a causal model, as in paradigm=ar"],
+    ),
+    "an unknown sampler": (
+        ["paradigm=diffusion", "decoder/sampler=margn"],
+        ["decoder/sampler=margn is unknown", "did you mean margin"],
+    ),
+    "an unknown option of a sampler": (
+        ["paradigm=diffusion", "decoder.sampler.treshold=0.5"],
+        ["decoder.sampler.treshold is unknown"],
+    ),
+    "a sampler of an autoregressive model": (
+        ["paradigm=ar", "decoder/sampler=margin"],
+        ["decoder/sampler is no part of the decoder chosen here", "decoder=masked_diffusion, as in paradigm=diffusion"],
+    ),
+    "a cache set like a value": (
+        ["paradigm=diffusion", "decoder.cache=dual"],
+        ["decoder.cache is chosen with a slash: decoder/cache=..."],
+    ),
+    "a sampler set like a value": (
+        ["paradigm=diffusion", "decoder.sampler=margin"],
+        ["decoder.sampler is chosen with a slash: decoder/sampler=..."],
+    ),
+    "steps of a sampler that has none": (
+        ["paradigm=diffusion_16", "decoder/sampler=threshold"],
+        ["decoder.sampler.steps is unknown", "threshold"],
+    ),
+    "an exact cache without blocks": (
+        ["paradigm=diffusion", "decoder/cache=block", *RANDOM],
+        ["decoder/cache=block is exact only", "model.canvas_block=null"],
+    ),
+    "no refresh": (
+        ["paradigm=diffusion", "decoder/cache=dual", "decoder.cache.refresh_every=0", *RANDOM],
+        ["decoder.cache.refresh_every=0 must be at least 1"],
+    ),
+    "no block": (["paradigm=diffusion", "decoder.block_len=0", *RANDOM], ["decoder.block_len=0 must be at least 1"]),
     "unmasking a causal model": (
-        ["decoder=masked_full", *RANDOM],
+        ["decoder=masked_diffusion", *RANDOM],
         ["decoder=masked_diffusion needs a model trained to undo masks", "noise=None"],
     ),
     "a peer of another kind": (
-        ["paradigm=diffusion", "decoder=transformers_generate", *RANDOM],
+        ["model=denoiser", "decoder=transformers_generate", *RANDOM],
         ["no model of transformers computes this network", "model.causal=False"],
     ),
     "more steps than tokens": (
         ["paradigm=diffusion_16", "workload.output_len=8", *RANDOM],
-        ["decoder.steps=16 is more than workload.output_len=8", "use at most 8 steps"],
+        ["decoder.sampler.steps=16 is more than workload.output_len=8", "use at most 8 steps"],
     ),
-    "no number of steps": (["paradigm=diffusion", "decoder.steps=L/0", *RANDOM], ["decoder.steps='L/0'"]),
-    "steps and threshold": (
-        ["paradigm=diffusion", "decoder.threshold=0.9", *RANDOM],
-        ["decoder.threshold decides by itself", "decoder.steps=null decoder.order=null"],
+    "no number of steps": (
+        ["paradigm=diffusion", "decoder.sampler.steps=L/0", *RANDOM],
+        ["decoder.sampler.steps='L/0'"],
     ),
-    "no probability": (["paradigm=diffusion_threshold", "decoder.threshold=1.5"], ["decoder.threshold=1.5", "(0, 1]"]),
+    "no probability": (
+        ["paradigm=diffusion_threshold", "decoder.sampler.threshold=1.5"],
+        ["decoder.sampler.threshold=1.5", "(0, 1]"],
+    ),
     "beyond the position limit": (
         ["workload.output_len=1000", *RANDOM],
         ["workload.prompt_len=64 + workload.output_len=1000 is 1064", "model.max_positions=576"],
