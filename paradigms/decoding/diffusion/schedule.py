@@ -7,6 +7,7 @@ blocks by the positions that each has to decide, and a block's positions are spr
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 
 def check_steps(steps: object) -> None:
@@ -42,6 +43,12 @@ def steps_of_block(steps: object, *, before: int, opened: int, total: int) -> in
         return 0
     whole = num_steps(steps, total)
     return max(1, whole * (before + opened) // total - whole * before // total)
+
+
+@lru_cache(maxsize=1024)
+def share_of_block(steps: int | str, before: int, opened: int, total: int, index: int) -> int:
+    """Positions that become tokens at step `index` of such a block; rows of a batch mostly ask the same."""
+    return share(opened, steps_of_block(steps, before=before, opened=opened, total=total), index)
 
 
 def share(opened: int, steps: int, index: int) -> int:

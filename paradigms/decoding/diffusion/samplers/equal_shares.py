@@ -11,7 +11,7 @@ from torch import Tensor
 from paradigms.decoding import draws
 from paradigms.decoding.diffusion.contract import Sampler, Step
 from paradigms.decoding.diffusion.samplers.ranking import highest
-from paradigms.decoding.diffusion.schedule import check_blocks, check_steps, num_steps, share, steps_of_block
+from paradigms.decoding.diffusion.schedule import check_blocks, check_steps, num_steps, share_of_block
 
 if TYPE_CHECKING:
     from paradigms.decoding.diffusion.guess import Guess
@@ -41,8 +41,8 @@ class EqualShares(Sampler):
 
     def num_chosen(self, step: Step) -> list[int]:
         return [
-            share(opened, steps_of_block(self.steps, before=before, opened=opened, total=total), step.index)
-            for opened, before, total in zip(step.opened, step.before, step.total, strict=True)
+            share_of_block(self.steps, before, opened, total, step.index)
+            for before, opened, total in zip(step.before, step.opened, step.total, strict=True)
         ]
 
 
