@@ -112,6 +112,8 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
         run["products_s"] = products_s(weights.model)
     if cell.measure.quality:
         run |= heldout_columns(weights, corpus)
+        if round_index == 0:
+            run |= paradigm.quality_columns(requests(0))
     tables = _tables(cell, weights, corpus, recordings)
     if extrapolation is not None:
         tables["requests"] = [{"repeat": 0, **columns} for columns in extrapolation.request_rows()]

@@ -46,6 +46,11 @@ class NativeParadigm:
         known = getattr(self.decoder, "outline", None)
         return known(output_len) if known else None
 
+    def quality_columns(self, requests: Sequence[Request]) -> dict[str, Any]:
+        """What a decoder tells of its own exactness, away from any clock: columns of the records; most have none."""
+        own = getattr(self.decoder, "quality_columns", None)
+        return own(self.model, requests, self.vocabulary) if own else {}
+
     def weights_read(self) -> list[Any]:
         """The weights that a run reads: the model's, or an engine's own copy of them, laid out its way."""
         own = getattr(self.decoder, "weights_read", None)

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from paradigms.decoding.diffusion.caches.error import cache_error
 from paradigms.decoding.diffusion.caches.none import NoCache
 from paradigms.decoding.diffusion.canvas import Canvas
 from paradigms.decoding.diffusion.contract import Block, Cache, Reader, Sampler, Step
@@ -98,6 +99,10 @@ class MaskedDiffusion(Sampling):
         if self.block_len is not None or not isinstance(self.cache, NoCache):
             return None
         return self.sampler.outline(output_len)
+
+    def quality_columns(self, model: Model, requests: Sequence[Request], vocabulary: Vocabulary) -> dict[str, Any]:
+        """How far an approximate cache was from the uncached model on the way; see `caches.error`."""
+        return {} if self.cache.exact else cache_error(self, model, [requests], vocabulary).columns()
 
     @torch.inference_mode()
     def decode(self, model: Model, requests: Sequence[Request], vocabulary: Vocabulary) -> Iterator[Event]:
