@@ -30,10 +30,17 @@ class PretrainedTokenizer:
     """The tokenizer beside a pretrained model.
 
     Attributes:
-        path: folder, GGUF file or name on the Hugging Face hub, as `model.path`.
+        path: folder, GGUF file or name on the Hugging Face hub, as `model.path`; its config says how many ids there
+            are.
+        text_path: where the tokenizer itself lies when the model has none beside it, as MDLM reads GPT-2's text; None
+            is `path`.
+        mask_id: the mask token of a denoiser, which may lie beyond the tokenizer's own vocabulary; None is what the
+            model's config says (`mask_token_id`), if anything.
     """
 
     path: str
+    text_path: str | None = None
+    mask_id: int | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -44,10 +51,11 @@ class PretrainedTokenizer:
 
     def check(self, *, needs_text: bool, needs_bytes: bool) -> None:
         """Raise ValueError when it cannot do what a cell needs."""
-        tokenizer = _load(self.path)
+        tokenizer = _load(self.path, self.text_path, self.mask_id)
         if needs_text and isinstance(tokenizer, IdsOnly):
             raise ValueError(
-                f"tokenizer.path={self.path} has no tokenizer, so no text can be read: use workload=random_prompts"
+                f"tokenizer.path={self.path} has no tokenizer, so no text can be read: name the folder of one in "
+                "tokenizer.text_path (GPT-2's for MDLM and BD3-LM), or use workload=random_prompts"
             )
         if needs_bytes and not any(tokenizer.token_bytes):
             raise ValueError(
@@ -56,30 +64,29 @@ class PretrainedTokenizer:
             )
 
     def load(self, corpus: Corpus) -> Tokenizer:
-        return _load(self.path)
+        return _load(self.path, self.text_path, self.mask_id)
 
 
 class LibraryTokenizer(Tokenizer):
     """A tokenizer of the `tokenizers` library.
 
     A text never turns into a special token. `bos_id` and `eos_id` are the same where a model has only one of them, and
-    there is no mask. The dummy space that sentencepiece puts before a text counts as a byte of it.
+    there is no mask unless the model has one. The dummy space that sentencepiece puts before a text counts as a byte of
+    it.
 
     Attributes:
         token_bytes: bytes of each id, empty for special ones; all empty when the vocabulary cannot be mapped.
     """
 
-    mask_id = None
-
-    def __init__(self, text: str, *, bos_id: int, eos_id: int, vocab_size: int) -> None:
+    def __init__(self, text: str, *, bos_id: int, eos_id: int, vocab_size: int, mask_id: int | None = None) -> None:
         from tokenizers import Tokenizer as Library
 
         self.library = Library.from_str(text)
         self.library.encode_special_tokens = True
         self.library.no_truncation()
         self.library.no_padding()
-        self.bos_id, self.eos_id, self.vocab_size = bos_id, eos_id, vocab_size
-        self.sha256 = hashlib.sha256(f"{text}\n{bos_id} {eos_id} {vocab_size}".encode()).hexdigest()
+        self.bos_id, self.eos_id, self.vocab_size, self.mask_id = bos_id, eos_id, vocab_size, mask_id
+        self.sha256 = hashlib.sha256(f"{text}\n{bos_id} {eos_id} {vocab_size}{_said(mask_id)}".encode()).hexdigest()
         self.token_bytes = _bytes_of_ids(json.loads(text), self.library.get_vocab(), vocab_size)
         self._has_bytes = True
         found = b"".join(self.token_bytes[token] for token in self.encode(_PROBE))
@@ -89,7 +96,7 @@ class LibraryTokenizer(Tokenizer):
     @property
     def plain_ids(self) -> Sequence[int]:
         special = {token for token, added in self.library.get_added_tokens_decoder().items() if added.special}
-        special |= {self.bos_id, self.eos_id}
+        special |= {self.bos_id, self.eos_id, self.mask_id}
         return [token for token in sorted(self.library.get_vocab().values()) if token not in special]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -110,30 +117,42 @@ class LibraryTokenizer(Tokenizer):
 class IdsOnly(Tokenizer):
     """Stands for the tokenizer that a config without one leaves open: ids, and no text."""
 
-    mask_id = None
-
-    def __init__(self, *, bos_id: int, eos_id: int, vocab_size: int) -> None:
-        self.bos_id, self.eos_id, self.vocab_size = bos_id, eos_id, vocab_size
+    def __init__(self, *, bos_id: int, eos_id: int, vocab_size: int, mask_id: int | None = None) -> None:
+        self.bos_id, self.eos_id, self.vocab_size, self.mask_id = bos_id, eos_id, vocab_size, mask_id
         self.token_bytes = (b"",) * vocab_size
-        self.sha256 = hashlib.sha256(f"ids only {bos_id} {eos_id} {vocab_size}".encode()).hexdigest()
+        self.sha256 = hashlib.sha256(f"ids only {bos_id} {eos_id} {vocab_size}{_said(mask_id)}".encode()).hexdigest()
 
     @property
     def plain_ids(self) -> Sequence[int]:
-        return [token for token in range(self.vocab_size) if token not in (self.bos_id, self.eos_id)]
+        special = (self.bos_id, self.eos_id, self.mask_id)
+        return [token for token in range(self.vocab_size) if token not in special]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         raise ValueError("this model came without a tokenizer, so no text can be read: use workload=random_prompts")
 
 
-@lru_cache(maxsize=4)
-def _load(path: str) -> Tokenizer:
-    from paradigms.models.checkpoint_files import locate, read_config
+def _said(mask_id: int | None) -> str:
+    """The mask in what is hashed; nothing where there is none."""
+    return "" if mask_id is None else f" {mask_id}"
 
-    place, config = locate(path), read_config(path)
-    found = _special_ids(place, config)
-    text = _library_json(place)
+
+@lru_cache(maxsize=4)
+def _load(path: str, text_path: str | None, mask_id: int | None) -> Tokenizer:
+    from paradigms.models.checkpoint_files import locate, locate_tokenizer, read_config
+
+    model, config = locate(path), read_config(path)
+    place = model if text_path is None else locate_tokenizer(text_path)
+    found, vocab_size = _special_ids(model, config), _vocab_size(config)
+    mask_id = config.get("mask_token_id") if mask_id is None else mask_id
+    if mask_id is not None and not 0 <= mask_id < vocab_size:
+        raise ValueError(
+            f"tokenizer.mask_id={mask_id} is no id of the model, which has {vocab_size}; give 0 to {vocab_size - 1}"
+        )
+    text = _library_json(place, str(config.get("model_type")))
+    if text is None and text_path is not None:
+        raise ValueError(f"tokenizer.text_path={text_path} has no tokenizer; give a folder with {FILE} or {SOURCES[2]}")
     if text is None:
-        return IdsOnly(bos_id=found[0] or 0, eos_id=found[1] or 0, vocab_size=_vocab_size(config))
+        return IdsOnly(bos_id=found[0] or 0, eos_id=found[1] or 0, vocab_size=vocab_size, mask_id=mask_id)
     vocabulary = {entry["content"]: entry["id"] for entry in json.loads(text).get("added_tokens", [])}
     bos_id, eos_id = found
     for name, content in _special_contents(place).items():
@@ -144,7 +163,7 @@ def _load(path: str) -> Tokenizer:
     bos_id, eos_id = (eos_id if bos_id is None else bos_id), (bos_id if eos_id is None else eos_id)
     if bos_id is None or eos_id is None:
         raise ValueError(f"tokenizer.path={path} names neither begin-of-text nor end-of-text; a text needs one of them")
-    return LibraryTokenizer(text, bos_id=bos_id, eos_id=eos_id, vocab_size=_vocab_size(config))
+    return LibraryTokenizer(text, bos_id=bos_id, eos_id=eos_id, vocab_size=vocab_size, mask_id=mask_id)
 
 
 def _vocab_size(config: Mapping[str, Any]) -> int:
@@ -177,7 +196,12 @@ def _special_contents(place: Path) -> dict[str, str]:
     return {name: value for name, value in named.items() if isinstance(value, str)}
 
 
-def _library_json(place: Path) -> str | None:
+_CLASSES = {
+    "Dream": "Qwen2Tokenizer"
+}  # of models whose own class only their own code has: the one that computes the same
+
+
+def _library_json(place: Path, model_type: str) -> str | None:
     """The `tokenizers` library's own description, converted by `transformers` where there is none; None without any."""
     if place.is_dir() and (place / FILE).exists():
         return (place / FILE).read_text(encoding="utf-8")
@@ -185,10 +209,11 @@ def _library_json(place: Path) -> str | None:
         return None
 
     def convert() -> bytes:
-        from transformers import AutoTokenizer
+        import transformers
 
         folder, more = (place, {}) if place.is_dir() else (place.parent, {"gguf_file": place.name})
-        found = AutoTokenizer.from_pretrained(folder, local_files_only=True, **more)
+        known = getattr(transformers, _CLASSES.get(model_type, "AutoTokenizer"))
+        found = known.from_pretrained(folder, local_files_only=True, **more)
         if not found.is_fast:
             raise ValueError(f"tokenizer.path={place} has a tokenizer that the `tokenizers` library cannot express")
         return found.backend_tokenizer.to_str().encode()

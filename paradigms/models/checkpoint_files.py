@@ -16,11 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from paradigms.data.cache import cached
-from paradigms.models.families import mamba_ssm
+from paradigms.models.families import dream, llada, mamba_ssm, mdlm
 
 SMOLLM2 = Path("runs/pretrained/smollm2_135m")  # where `make smollm2` puts it
 CONFIG, INDEX, GGUF = "config.json", "model.safetensors.index.json", ".gguf"
 HUB_FILES = ["*.json", "*.safetensors", "tokenizer.model", "*.txt"]
+TOKENIZER_FILES = ["*.json", "tokenizer.model", "*.txt"]
+OWN = {  # model types that transformers does not have, and what fills in their config.json
+    "llada": llada.filled_in,
+    "Dream": dream.filled_in,
+    "mdlm": mdlm.filled_in,
+    "bd3lm": mdlm.filled_in,
+}
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -52,6 +59,21 @@ def locate(path: str) -> Path:
     return _fetched(path)
 
 
+@lru_cache(maxsize=64)
+def locate_tokenizer(path: str) -> Path:
+    """Folder or GGUF file that a tokenizer is read from; of a hub model, its tokenizer's files alone are fetched.
+
+    Raises:
+        ValueError: nothing there; says what to do.
+    """
+    place = Path(path).expanduser()
+    if place.is_dir() or (place.is_file() and place.suffix == GGUF):
+        return place
+    if place.exists() or not _HUB_NAME.fullmatch(path):
+        raise ValueError(f"tokenizer.text_path={path} is no folder; give one, a {GGUF} file, or owner/name on the hub")
+    return _snapshot(path, TOKENIZER_FILES, "tokenizer.text_path")
+
+
 def weights_sha256(path: str) -> str:
     """Hash of a checkpoint's weights and config; files that have not changed since are not read again."""
     place = locate(path)
@@ -63,6 +85,8 @@ def weights_sha256(path: str) -> str:
 
 @lru_cache(maxsize=64)
 def _read_config(place: Path) -> dict[str, Any]:
+    if (ours := _own_config(place)) is not None:
+        return ours
     file = place / CONFIG if place.is_dir() else place
     try:
         key = {"transformers": metadata.version("transformers"), "file": _file_sha256(file)}
@@ -88,8 +112,6 @@ def transformers_config(place: Path) -> Any:
 
 def _filled_in(place: Path) -> str:
     """JSON of the config, with the names that all configs share beside a model's own."""
-    if is_mamba_ssm(place):
-        return json.dumps(mamba_ssm.filled_in(json.loads((place / CONFIG).read_text())))
     config = transformers_config(place)
     values = config.to_dict()
     for common in config.attribute_map:
@@ -97,14 +119,35 @@ def _filled_in(place: Path) -> str:
     return json.dumps(values, default=str)
 
 
+def _own_config(place: Path) -> dict[str, Any] | None:
+    """The config of a folder whose network `transformers` does not have, filled in here; None for all others."""
+    values = _config_json(place)
+    if mamba_ssm.recognises(values):
+        return mamba_ssm.filled_in(values)
+    fill_in = OWN.get(str(values.get("model_type")))
+    return fill_in(values) if fill_in is not None else None
+
+
+def _config_json(place: Path) -> dict[str, Any]:
+    """What config.json says; empty where there is none that can be read."""
+    if not (place / CONFIG).is_file():
+        return {}
+    try:
+        values = json.loads((place / CONFIG).read_text())
+    except json.JSONDecodeError:
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
 def is_mamba_ssm(place: Path) -> bool:
     """Whether a folder is one of mamba-ssm's own, which `transformers` does not read."""
-    if not (place / CONFIG).is_file():
-        return False
-    try:
-        return mamba_ssm.recognises(json.loads((place / CONFIG).read_text()))
-    except json.JSONDecodeError:
-        return False
+    return mamba_ssm.recognises(_config_json(place))
+
+
+def is_own(place: Path) -> bool:
+    """Whether `transformers` does not have the network of a folder, so that it is read here or not at all."""
+    values = _config_json(place)
+    return mamba_ssm.recognises(values) or values.get("model_type") in OWN
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -130,9 +173,9 @@ def weight_files(folder: Path) -> list[Path]:
 
 @lru_cache(maxsize=64)
 def _fetched(name: str) -> Path:
-    """Folder of a hub snapshot; the network is asked only when nothing whole is on this machine."""
+    """Folder of a hub model; the network is asked only when nothing whole is on this machine."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
         folder = Path(snapshot_download(name, allow_patterns=HUB_FILES, local_files_only=True))
@@ -140,15 +183,21 @@ def _fetched(name: str) -> Path:
         return folder
     except (LocalEntryNotFoundError, ValueError):
         pass
+    folder = _snapshot(name, HUB_FILES, "model.path")
+    return _snapshot(name, [mamba_ssm.WEIGHTS], "model.path") if is_mamba_ssm(folder) else folder
+
+
+def _snapshot(name: str, patterns: list[str], key: str) -> Path:
+    """Folder with these files of what is on the hub; `key` is the dotted key that named it, for errors."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
     try:
-        folder = Path(snapshot_download(name, allow_patterns=HUB_FILES))
-        if is_mamba_ssm(folder):
-            snapshot_download(name, allow_patterns=[mamba_ssm.WEIGHTS])
-        return folder
+        return Path(snapshot_download(name, allow_patterns=patterns))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ValueError(
-            f"model.path={name} is no folder here, and the Hugging Face hub did not give it ({reason[:120]}); "
+            f"{key}={name} is no folder here, and the Hugging Face hub did not give it ({reason[:120]}); "
             f"fetch it where there is a network (hf download {name} --local-dir folder) and give that folder"
         ) from None
 

@@ -1,8 +1,8 @@
 """Other people's checkpoints in the native stack: what network they describe, and how their weights enter.
 
 A checkpoint is what `transformers` reads: a folder with config.json and safetensors (one file, or an index of several),
-a GGUF file, or the name of one on the Hugging Face hub; mamba-ssm's own folders are read as well. `checkpoint_files`
-finds them.
+a GGUF file, or the name of one on the Hugging Face hub; folders of mamba-ssm, LLaDA, Dream, MDLM and BD3-LM, which it
+does not have, are read as well, without the code beside them. `checkpoint_files` finds them.
 
 Weights are read a tensor at a time, so no more than one copy of them exists beside the tensor at hand. Where a file's
 names are not those of the model in memory (experts that the library fuses on loading, a GGUF file), `transformers`
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paradigms.models.checkpoint_files import is_mamba_ssm, locate, needs, read_config, weight_files
+from paradigms.models.checkpoint_files import is_own, locate, needs, read_config, weight_files
 from paradigms.models.config import ModelConfig
 from paradigms.models.families import Family, family_of, mamba_ssm, native_tensors
 from paradigms.models.stack import Model
@@ -51,7 +51,7 @@ def load_native(path: str, config: ModelConfig) -> Model:
     family = _family(path, read_config(path))
     uses = Counter(name for entry in family.entries(config) for name in entry.theirs)
     tensors = _stored(place) if place.is_dir() else {}
-    if not uses.keys() <= tensors.keys() and not is_mamba_ssm(place):
+    if not uses.keys() <= tensors.keys() and not is_own(place):
         tensors = _opened(place, uses)
     model = Model(config, initialise=False)
     parameters = model.state_dict(keep_vars=True)
@@ -67,9 +67,9 @@ def load_native(path: str, config: ModelConfig) -> Model:
     return model.float()
 
 
-def transformers_model(path: str, **options: Any) -> Any:
-    """The checkpoint opened by `transformers`; options go to its `from_pretrained`."""
-    from transformers import AutoModelForCausalLM
+def transformers_model(path: str, *, auto: str = "AutoModelForCausalLM", **options: Any) -> Any:
+    """The checkpoint opened by a class of `transformers`; options go to its `from_pretrained`."""
+    import transformers
 
     place = locate(path)
     folder, gguf = (place, None) if place.is_dir() else (place.parent, place.name)
@@ -78,7 +78,7 @@ def transformers_model(path: str, **options: Any) -> Any:
     else:
         needs("gguf", "accelerate")
         options["gguf_file"] = gguf
-    return AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, **options)
+    return getattr(transformers, auto).from_pretrained(folder, local_files_only=True, **options)
 
 
 def _stored(folder: Path) -> Mapping[str, Tensor]:

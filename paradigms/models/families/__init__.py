@@ -7,16 +7,31 @@ from typing import Any
 
 from paradigms.models.config import ModelConfig
 from paradigms.models.families.deepseek import DeepSeek
+from paradigms.models.families.dream import Dream
 from paradigms.models.families.family import Entry, Family, native_tensors, to_native, to_theirs
 from paradigms.models.families.jamba import Jamba
+from paradigms.models.families.llada import LLaDA
 from paradigms.models.families.llama import Llama
 from paradigms.models.families.mamba import Mamba
 from paradigms.models.families.mamba2 import Mamba2
 from paradigms.models.families.mamba_ssm import MambaSSM
+from paradigms.models.families.mdlm import MDLM
 from paradigms.models.families.mixtral import Mixtral
 from paradigms.models.families.zamba import Zamba
 
-FAMILIES: tuple[Family, ...] = (Llama(), Mamba2(), Mamba(), MambaSSM(), Jamba(), Zamba(), DeepSeek(), Mixtral())
+FAMILIES: tuple[Family, ...] = (
+    Llama(),
+    Mamba2(),
+    Mamba(),
+    MambaSSM(),
+    Jamba(),
+    Zamba(),
+    DeepSeek(),
+    Mixtral(),
+    LLaDA(),
+    Dream(),
+    MDLM(),
+)
 
 __all__ = ["FAMILIES", "Entry", "Family", "family_of", "family_of_native", "native_tensors", "to_native", "to_theirs"]
 

@@ -113,6 +113,7 @@ def native_tensors(family: Family, config: ModelConfig, tensors: Mapping[str, Te
         raise ValueError(f"the checkpoint lacks {', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}")
     ignored = {name for entry in entries for names in entry.copies for name in names}
     ignored |= {"lm_head.weight"} if config.tied_head else set()
+    ignored |= set(getattr(family, "ignored", ()))  # what is in their files and computes nothing
     unknown = sorted(name for name in tensors.keys() - needed - ignored if not name.endswith("rotary_emb.inv_freq"))
     if unknown:
         raise ValueError(
