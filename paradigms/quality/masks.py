@@ -71,7 +71,7 @@ def draw_masks(
     num_texts, num_columns = scored_NT.shape
     width = num_columns if block is None else block
     num_blocks = -(-num_columns // width)
-    rng = np.random.default_rng([*np.atleast_1d(seed), 0x6D61736B])
+    rng = np.random.default_rng([*((seed,) if isinstance(seed, int) else seed), 0x6D61736B])
     num_units = num_texts * num_blocks
     shift_NK = ((rng.permutation(num_units) + rng.random(num_units)) / num_units).reshape(num_texts, num_blocks)
     text, masked, weight, share = [], [], [], []

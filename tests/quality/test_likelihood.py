@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from enumerated import by_counts, by_time, losses, order_nlls, subsets
 
 from paradigms.data.stream import EvaluationWindows
 from paradigms.models.config import ModelConfig
@@ -41,51 +42,11 @@ class TableDenoiser(Toy):
         place_T = (V + 1) ** torch.arange(L)
         return self.table[(tokens_BT[:, 1:] * place_T).sum(1)]
 
-    def nll(self, sequence, masked) -> dict[int, float]:
-        """−ln p of each masked position's token, given the others."""
-        seen = [MASK if i in masked else token for i, token in enumerate(sequence)]
-        with torch.no_grad():
-            logits = self(torch.tensor([[0, *seen]]))[0, 1:, :V]
-        log_p = logits - logits.exp().sum(-1, keepdim=True).log()
-        return {i: -log_p[i, sequence[i]].item() for i in masked}
-
-
-def subsets(size: int) -> list[frozenset[int]]:
-    return [frozenset(chosen) for chosen in itertools.combinations(range(L), size)]
-
-
-def bound_by_counts(losses) -> float:
-    """E over l and masks of l positions of (L / l) Σ −ln p."""
-    return (
-        sum(
-            (L / size) * np.mean([sum(losses[masked].values()) for masked in subsets(size)]) for size in range(1, L + 1)
-        )
-        / L
-    )
-
-
-def bound_by_time(losses) -> float:
-    """∫ (1/t) Σ_masks t^l (1 − t)^(L − l) Σ −ln p dt; a polynomial in t, so Gauss-Legendre is exact."""
-    nodes, weights = np.polynomial.legendre.leggauss(L)
-    t = (nodes + 1) / 2
-    return sum(
-        (weights / 2 * t ** (len(masked) - 1) * (1 - t) ** (L - len(masked))).sum() * sum(loss.values())
-        for masked, loss in losses.items()
-    )
-
-
-def order_nlls(losses) -> list[float]:
-    """−ln of the probability that one-token-at-a-time sampling in each order gives the sequence."""
-    return [sum(losses[frozenset(order[k:])][order[k]] for k in range(L)) for order in itertools.permutations(range(L))]
-
 
 @pytest.fixture(scope="module")
 def toy():
     model = TableDenoiser(seed=0)
-    losses = {
-        x: {masked: model.nll(x, masked) for size in range(1, L + 1) for masked in subsets(size)} for x in SEQUENCES
-    }
-    return model, losses
+    return model, {x: losses(model, (0, *x), range(1, 1 + L), mask_id=MASK) for x in SEQUENCES}
 
 
 def windows_of(sequences) -> EvaluationWindows:
@@ -98,25 +59,25 @@ def windows_of(sequences) -> EvaluationWindows:
 
 
 def test_three_forms_of_the_bound_agree(toy):
-    for losses in toy[1].values():
-        assert bound_by_time(losses) == pytest.approx(bound_by_counts(losses), rel=1e-12)
-        assert np.mean(order_nlls(losses)) == pytest.approx(bound_by_counts(losses), rel=1e-12)
+    for found in toy[1].values():
+        assert by_time(found) == pytest.approx(by_counts(found), rel=1e-12)
+        assert np.mean(order_nlls(found)) == pytest.approx(by_counts(found), rel=1e-12)
 
 
 def test_the_bound_bounds_the_sampler(toy):
-    probability = {x: np.mean(np.exp(np.negative(order_nlls(losses)))) for x, losses in toy[1].items()}
+    probability = {x: np.mean(np.exp(np.negative(order_nlls(found)))) for x, found in toy[1].items()}
     assert sum(probability.values()) == pytest.approx(1, rel=1e-12)
-    gaps = [bound_by_counts(losses) + math.log(probability[x]) for x, losses in toy[1].items()]
+    gaps = [by_counts(found) + math.log(probability[x]) for x, found in toy[1].items()]
     assert min(gaps) >= 0
     assert max(gaps) > 0.1  # the toy is inconsistent between orders, or this test could not fail
 
 
 @pytest.mark.parametrize("num_masks", [1, 3, 8])
 def test_estimate_is_unbiased(toy, num_masks):
-    model, losses = toy
+    model, found = toy
     for x in SEQUENCES[5::25]:
         got = evaluate(model, windows_of([x] * 600), ONE_BYTE, mask_id=MASK, num_masks=num_masks, batch_size=500)
-        exact = bound_by_counts(losses[x]) / (L * math.log(2))
+        exact = by_counts(found[x]) / (L * math.log(2))
         assert abs(got.bits_per_byte - exact) < 3 * got.bits_per_byte_se
         assert got.bits_per_byte_se < 0.05 * exact
         assert got.is_bound and got.num_tokens == got.num_bytes == 600 * L
@@ -124,12 +85,13 @@ def test_estimate_is_unbiased(toy, num_masks):
 
 def test_standard_error_is_that_of_stratified_counts(toy):
     """With L dividing the masks of a window every l comes equally often: only the variance within each l is left."""
-    model, losses = toy
+    model, found = toy
     for x in (SEQUENCES[0], SEQUENCES[-3]):
-        within = np.mean([np.var([L / n * sum(losses[x][m].values()) for m in subsets(n)]) for n in range(1, L + 1)])
-        exact = math.sqrt(within / (8 * 4000)) / (L * math.log(2))
+        costs = {n: [L / n * sum(found[x][m].values()) for m in subsets(range(1, 1 + L), n)] for n in range(1, L + 1)}
+        exact = math.sqrt(np.mean([np.var(cost) for cost in costs.values()]) / (8 * 4000)) / (L * math.log(2))
         got = evaluate(model, windows_of([x] * 4000), ONE_BYTE, mask_id=MASK, num_masks=8, batch_size=2000)
         assert got.bits_per_byte_se == pytest.approx(exact, rel=0.04)
+        assert got.bits_per_byte_mask_se == pytest.approx(exact, rel=0.04), "the windows are alike"
 
 
 def test_masks_have_every_count_once_and_stay_within_what_is_scored():
