@@ -156,12 +156,13 @@ def _list_problems(problems: dict[str, list[str]], num_cells: int) -> str:
     return "\n".join([f"{num_bad} of {num_cells} cells are impossible, so nothing was run", *lines])
 
 
-def _swept_keys(grid: Sequence[Sequence[str]]) -> list[str]:
-    values: dict[str, set[str]] = {}
-    for overrides in grid:
+def _swept_keys(asked: Sequence[Sequence[str]]) -> list[str]:
+    """Keys that do not have one value everywhere; not to be set is a value too."""
+    values: dict[str, list[str]] = {}
+    for overrides in asked:
         for line in overrides:
-            values.setdefault(_key(line), set()).add(line.partition("=")[2])
-    return [key for key, seen in values.items() if len(seen) > 1]
+            values.setdefault(_key(line), []).append(line.partition("=")[2])
+    return [key for key, seen in values.items() if len(set(seen)) > 1 or len(seen) < len(asked)]
 
 
 def _name(cell: PlannedCell, overrides: Sequence[str], swept: Sequence[str]) -> str:

@@ -10,10 +10,12 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import their_denoisers
 import theirs
 import tiny
 import torch
@@ -36,6 +38,7 @@ from paradigms.measure.environment import gpu_names
 from paradigms.models.config import PARTS, ModelConfig
 from paradigms.plan import PlannedCell, SweepOptions
 from paradigms.records import canonical_json
+from paradigms.train import MODELS
 
 FILES = sorted(path.relative_to(cli.CONF).with_suffix("").as_posix() for path in cli.CONF.rglob("*.yaml"))
 OF_THE_SWEEP = ("config", "sweep/", "launch/", "hydra/", "experiment/")
@@ -91,7 +94,11 @@ def texts(home: Path) -> dict[str, Path]:
     paths["txt"].write_text("\n\n".join(tiny.texts()))
     paths["json"].write_text("\n".join(json.dumps({"text": text}) for text in tiny.texts()))
     pd.DataFrame({"text": tiny.texts()}).to_parquet(paths["parquet"])
-    return {"local_text": paths["txt"], "local_json": paths["json"], "local_parquet": paths["parquet"]}
+    paths["pairs"] = folder / "pairs.jsonl"
+    paths["pairs"].write_text("\n".join(json.dumps({"prompt": text, "answer": text[:9]}) for text in tiny.texts()))
+    return {"local_text": paths["txt"], "local_pairs": paths["pairs"]} | {
+        f"local_{kind}": paths[kind] for kind in ("json", "parquet")
+    }
 
 
 def cell_config(master: DictConfig) -> dict[str, Any]:
@@ -268,15 +275,18 @@ def test_a_file_runs_with_a_tiny_model(name, compose, texts, monkeypatch, tmp_pa
 
 @pytest.mark.parametrize("name", OF_OTHERS)
 def test_a_file_of_others_runs_with_a_tiny_folder(name, compose, tmp_path):
-    folder = theirs.write_folder(tmp_path / "theirs")
     group, _, option = name.partition("/")
+    denoiser = {kind.lower(): kind for kind in their_denoisers.CONFIGS}.get(option)
+    write = theirs.write_folder if denoiser is None else partial(their_denoisers.write_folder, kind=denoiser)
+    folder = write(tmp_path / "theirs")
     chosen = [f"{group}={option}"] if group in ("model", "paradigm") else ["model=pretrained", f"{group}={option}"]
-    config = cell_config(compose(*chosen, f"model.path={folder}"))
+    config = cell_config(compose(*chosen, f"model.path={folder}", "tokenizer.text_path=null"))
     config["corpus"] = {"_target_": "tiny.TinyText"}
     config["workload"] |= {"prompt_len": 8, "output_len": 16}
     config["measure"] |= {"max_repeats": 1, "min_time_s": 0.0, "max_warmups": 1, "warmup_events": 1}
     _cell, observed, _tables = run(config)
-    assert observed["parameters"] > 10_000 and observed["state_used_bytes"] > 0
+    assert observed["parameters"] > 10_000
+    assert denoiser or observed["state_used_bytes"] > 0
 
 
 def trained_folder(config: dict[str, Any]) -> Path:
@@ -299,22 +309,21 @@ def planned(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> l
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_cell_of_an_experiment_is_possible_and_the_first_two_run(name, loader, compose, monkeypatch, tmp_path):
+def test_every_cell_of_an_experiment_is_possible_and_two_run(name, loader, compose, monkeypatch, tmp_path):
     monkeypatch.setattr("paradigms.cell.gpu_names", lambda: ("a GPU",))  # some experiments are for one
     arguments = [f"experiment={name}"]
     master = compose(*arguments)
-    if master.train.source == "zoo":
-        arguments += TRAINED
+    if master.train.source == "zoo" and not set(MODELS) <= set(zoo.names()):
+        arguments += ["train=quick"]
         master = compose(*arguments)
     of_others = "smollm2" in name
     if of_others:
         arguments += [f"model.path={theirs.write_folder(tmp_path / 'theirs')}", "workload.prompt_len=8,9"]
     assert master.sweep.name == name, "its records lie in a folder of its name"
-    grid_sizes = [len(str(value).split(",")) for value in master.hydra.sweeper.params.values()]
     cells = planned(loader, master, arguments)
-    assert 2 <= len(cells) <= torch.tensor(grid_sizes).prod()
+    assert len(cells) >= 2
     assert len({cell.name for cell in cells}) == len({cell.key for cell in cells}) == len(cells)
-    for cell in cells[:2]:
+    for cell in (cells[0], cells[-1]):
         here = {"name": "cpu"} if cell.config["device"]["name"] == "cuda" else {}
         here["execution"] = "eager"  # compiling takes its time; tests/models/test_execution.py does it
         small = cell.config if of_others else shrunk(cell.config)
@@ -322,7 +331,7 @@ def test_every_cell_of_an_experiment_is_possible_and_the_first_two_run(name, loa
 
 
 def test_cells_beside_a_grid_take_over_what_they_have_a_key_for(loader, compose):
-    """`sweep.also`: an autoregressive reference has the lengths and batches of the grid, not its samplers and blocks."""
+    """`sweep.also`: an autoregressive reference has the lengths and temperature of the grid, not its samplers."""
     arguments = ["paradigm=diffusion", "decoder/sampler=random,margin", "decoder/cache=dual", "decoder.block_len=8,16",
                  "workload.output_len=32,64", "decoder.temperature=0.5", *RANDOM]  # fmt: skip
     also = [["paradigm=ar,ssm"], ["paradigm=diffusion", "decoder/cache=none", "decoder/sampler=first_hitting"]]
