@@ -5,9 +5,12 @@ Dimension letters: B rows, T columns of the input, L positions of the canvas, N 
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import product
+from itertools import pairwise, product
+from math import exp, prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +20,8 @@ from torch import Tensor
 
 from paradigms.decoding.diffusion.decoder import MaskedDiffusion
 from paradigms.paradigm import Request
+
+DECIMALS = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,11 +59,6 @@ class Chain:
             probability_N *= self.next_VV[left, right]
         return probability_N
 
-    @property
-    def entropy(self) -> float:
-        """In nats, of a whole sequence."""
-        return -float(torch.special.xlogy(self.probabilities, self.probabilities).sum())
-
     def counts(self, sequences_NL: Tensor) -> Tensor:
         """How often each sequence is among these, in the order of `probabilities`."""
         places = torch.tensor([self.vocab_size**power for power in reversed(range(self.length))])
@@ -66,7 +66,10 @@ class Chain:
 
 
 class ExactDenoiser:
-    """The conditionals of a chain given whatever is visible, behind a prompt of one token, as a model gives logits."""
+    """The conditionals of a chain given whatever is visible, behind a prompt of one token, as a model gives logits.
+
+    They are rounded, so that positions that are alike are so to the last bit, and ties are broken from the left.
+    """
 
     device = torch.device("cpu")
     config = SimpleNamespace(noise="absorbing")
@@ -89,7 +92,7 @@ class ExactDenoiser:
         for place in range(1, L):  # forward and backward messages, normalised so that long ones do not vanish
             left.append(_normal(left[-1] * seen_LBV[place - 1]) @ self.chain.next_VV)
             right.append(_normal(right[-1] * seen_LBV[L - place]) @ self.chain.next_VV.T)
-        posterior_BLV = _normal(torch.stack(left, 1) * torch.stack(right[::-1], 1))
+        posterior_BLV = _normal(torch.stack(left, 1) * torch.stack(right[::-1], 1)).round(decimals=DECIMALS)
         logits_MV = torch.full((int(wanted_BT.sum()), self.vocabulary.vocab_size), float("-inf"), dtype=torch.float64)
         logits_MV[:, : self.chain.vocab_size] = posterior_BLV[wanted_BT[:, 1:]].log()
         return logits_MV
@@ -117,7 +120,7 @@ class Samples:
         decided_SNL: what became final at which step.
     """
 
-    sequences_NL: Tensor
+    sequences_NL: Any
     decided_SNL: Tensor
 
     @property
@@ -133,7 +136,7 @@ def sample(decoder: MaskedDiffusion, model: ExactDenoiser, number: int, first_se
     events = list(decoder.decode(model, batch, model.vocabulary))  # type: ignore[arg-type]
     assert len(events) == sum(event.forwards["model"] for event in events)
     assert sorted(row for event in events for row in event.finished) == list(range(number))
-    decided_SNL = torch.stack([event.final_BK for event in events])
+    decided_SNL = torch.stack([event.final_BK for event in events])  # type: ignore[arg-type]
     assert bool((decided_SNL.sum(0) == 1).all()), "every position is final once"
     return Samples(events[-1].token_ids_BK, decided_SNL)
 
@@ -158,4 +161,82 @@ def entropy_loss(chain: Chain, sequences_NL: Tensor) -> tuple[float, float]:
     surprise = -(counts / number).log()
     mean = float((counts / number * surprise).sum())
     variance = float((counts / number * (surprise - mean) ** 2).sum())
-    return chain.entropy - mean - (len(counts) - 1) / (2 * number), (variance / number) ** 0.5
+    return entropy(chain.probabilities) - mean - (len(counts) - 1) / (2 * number), (variance / number) ** 0.5
+
+
+# ---------------------------------------------------------------- what samplers make of a chain, by enumeration
+
+Hidden = tuple[int | None, ...]
+Rule = Callable[[list[float]], set[int]]  # probabilities of the drawn tokens -> which of them stay
+
+
+def conditionals(chain: Chain, state: Hidden) -> dict[int, Tensor]:
+    """Distribution of each hidden position, by summing over all sequences."""
+    shape = [chain.vocab_size] * chain.length
+    agree = tuple(slice(None) if token is None else slice(token, token + 1) for token in state)
+    seen = chain.probabilities.view(shape)[agree]
+    hidden = [place for place, token in enumerate(state) if token is None]
+    found = {place: seen.movedim(place, 0).flatten(1).sum(1) for place in hidden}
+    return {place: (probability / probability.sum()).round(decimals=DECIMALS) for place, probability in found.items()}
+
+
+def enumerated(chain: Chain, rule: Rule) -> Tensor:
+    """Distribution over sequences of a sampler that draws a token everywhere and keeps those that `rule` picks."""
+    states: dict[Hidden, float] = {(None,) * chain.length: 1.0}
+    finished: dict[Hidden, float] = defaultdict(float)
+    while states:
+        following: dict[Hidden, float] = defaultdict(float)
+        for state, weight in states.items():
+            known = {place: row.tolist() for place, row in conditionals(chain, state).items()}
+            for drawn in product(range(chain.vocab_size), repeat=len(known)):
+                confidences = [row[token] for row, token in zip(known.values(), drawn, strict=True)]
+                stays = rule(confidences)
+                kept = {place: token for n, (place, token) in enumerate(zip(known, drawn, strict=True)) if n in stays}
+                after = tuple(kept.get(place, token) for place, token in enumerate(state))
+                (following if None in after else finished)[after] += weight * prod(confidences)
+        states = following
+    sequences = product(range(chain.vocab_size), repeat=chain.length)
+    return torch.tensor([finished[sequence] for sequence in sequences], dtype=torch.float64)
+
+
+def enumerated_remasking(
+    chain: Chain, alphas: Sequence[float], sigmas: Sequence[float], *, by_doubt: bool = False
+) -> tuple[Tensor, list[float]]:
+    """Distribution over sequences of ReMDM, and the expected share that is decided after each step.
+
+    Args:
+        alphas: share to be decided at each time, from 0 to 1.
+        sigmas: probability of each step that a decided token becomes a mask again. `by_doubt`: shared among the decided
+            tokens by exp(-ψ), ψ being the probability each had when drawn; masks then become tokens as with 0.
+    """
+    states: dict[tuple[tuple[int, float] | None, ...], float] = {(None,) * chain.length: 1.0}
+    shares = []
+    for (alpha_t, alpha_s), sigma in zip(pairwise(alphas), sigmas, strict=True):
+        following: dict[Any, float] = defaultdict(float)
+        rate = (alpha_s - (1 - (0 if by_doubt else sigma)) * alpha_t) / (1 - alpha_t)
+        for state, weight in states.items():
+            known = conditionals(chain, tuple(None if one is None else one[0] for one in state))
+            doubt = sum(exp(-one[1]) for one in state if one is not None)
+            outcomes: list[list[tuple[Any, float]]] = []
+            for place, one in enumerate(state):
+                if one is None:
+                    drawn = enumerate(known[place].tolist())
+                    outcomes.append([(None, 1 - rate), *(((token, p * by_doubt), rate * p) for token, p in drawn)])
+                else:
+                    again = sigma * exp(-one[1]) / doubt if by_doubt else sigma
+                    outcomes.append([(None, again), (one, 1 - again)])
+            for together in product(*outcomes):
+                following[tuple(one for one, _ in together)] += weight * prod(p for _, p in together)
+        states = {state: weight for state, weight in following.items() if weight}
+        decided = sum(weight * sum(one is not None for one in state) for state, weight in states.items())
+        shares.append(decided / chain.length)
+    finished: dict[Hidden, float] = defaultdict(float)
+    for state, weight in states.items():
+        finished[tuple(one and one[0] for one in state)] += weight
+    sequences = product(range(chain.vocab_size), repeat=chain.length)
+    return torch.tensor([finished[sequence] for sequence in sequences], dtype=torch.float64), shares
+
+
+def entropy(probabilities: Tensor) -> float:
+    """In nats."""
+    return -float(torch.special.xlogy(probabilities, probabilities).sum())

@@ -34,7 +34,8 @@ def num_steps(steps: object, total: int) -> int:
     return max(1, total // int(match[1] or 1))
 
 
-def steps_of_block(steps: object, *, before: int, opened: int, total: int) -> int:
+@lru_cache(maxsize=1024)  # rows of a batch mostly ask the same
+def steps_of_block(steps: int | str, before: int, opened: int, total: int) -> int:
     """Steps for the block that decides `opened` positions after `before` of `total`; at least one if there are any.
 
     Those of all blocks add up to the canvas's, unless a block so short that it has no whole step is given one.
@@ -47,8 +48,8 @@ def steps_of_block(steps: object, *, before: int, opened: int, total: int) -> in
 
 @lru_cache(maxsize=1024)
 def share_of_block(steps: int | str, before: int, opened: int, total: int, index: int) -> int:
-    """Positions that become tokens at step `index` of such a block; rows of a batch mostly ask the same."""
-    return share(opened, steps_of_block(steps, before=before, opened=opened, total=total), index)
+    """Positions that become tokens at step `index` of such a block."""
+    return share(opened, steps_of_block(steps, before, opened, total), index)
 
 
 def share(opened: int, steps: int, index: int) -> int:

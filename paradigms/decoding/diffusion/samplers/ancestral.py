@@ -22,31 +22,29 @@ import torch
 from torch import Tensor
 
 from paradigms.decoding import draws
-from paradigms.decoding.diffusion.contract import Sampler, Step
+from paradigms.decoding.diffusion.contract import Step
 from paradigms.decoding.diffusion.guess import Guess
 from paradigms.decoding.diffusion.samplers.ranking import position_times
-from paradigms.decoding.diffusion.schedule import check_blocks, check_steps, steps_of_block
+from paradigms.decoding.diffusion.samplers.time_steps import TimeSteps
 
 PRECISIONS = ("float64", "float32")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ancestral(Sampler):
+class Ancestral(TimeSteps):
     """Positions in T bins of equal width of their times.
 
     Attributes:
-        steps: T for the canvas: a number, which may be larger than its length, "L", or "L/n".
         reuse: whether steps in which nothing changes cost no forward; if not, every step is read until no mask is left.
         draws: "float64", or the control "float32", which needs reuse=false: what changes is not known before it reads.
     """
 
-    steps: int | str = "L"
     reuse: bool = True
     draws: str = "float64"
     exact: ClassVar[bool] = True  # in float64, where no two positions meet in a bin
 
     def __post_init__(self) -> None:
-        check_steps(self.steps)
+        super().__post_init__()
         if self.draws not in PRECISIONS:
             raise ValueError(
                 f"decoder.sampler.draws={self.draws!r} is unknown; it is float64, or float32 to see its bias"
@@ -60,15 +58,6 @@ class Ancestral(Sampler):
     @property
     def reads_anyway(self) -> bool:
         return not self.reuse
-
-    def check(self, *, canvas_len: int, num_blocks: int) -> None:
-        check_blocks(self.steps, canvas_len=canvas_len, num_blocks=num_blocks)
-
-    def num_steps(self, step: Step) -> list[int]:
-        return [
-            steps_of_block(self.steps, before=before, opened=opened, total=total)
-            for opened, before, total in zip(step.opened, step.before, step.total, strict=True)
-        ]
 
     def chosen_before(self, step: Step) -> Tensor | None:
         if self.draws == "float32":

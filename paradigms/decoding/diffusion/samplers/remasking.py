@@ -13,7 +13,8 @@ is, up to the largest one possible, σ_max = min(1, (1 − α_s)/α_t); σ = 0 i
                 held and tokens are revised with σ = min(η, σ_max) until t_off; then the rest without remasking
 
 A block takes exactly its T forwards, and nothing in it is final before the last. There is no run at one position a
-step, so none is marked as exact; with an exact denoiser cap, rescale and loop approach its distribution as T grows.
+step, so none is marked as exact; with an exact denoiser cap, rescale and loop approach its distribution as T grows, if
+η falls with it so that few positions change in one step.
 """
 
 from __future__ import annotations
@@ -25,26 +26,25 @@ import torch
 from torch import Tensor
 
 from paradigms.decoding import draws
-from paradigms.decoding.diffusion.contract import Sampler, Step
+from paradigms.decoding.diffusion.contract import Step
 from paradigms.decoding.diffusion.guess import Guess
-from paradigms.decoding.diffusion.schedule import check_blocks, check_steps, num_steps, steps_of_block
+from paradigms.decoding.diffusion.samplers.time_steps import TimeSteps
+from paradigms.decoding.diffusion.schedule import num_steps
 from paradigms.paradigm import Outline
 
 SCHEDULES = ("cap", "rescale", "confidence", "loop")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remasking(Sampler):
+class Remasking(TimeSteps):
     """T steps that decide and revise.
 
     Attributes:
-        steps: T for the canvas: a number, which may be larger than its length, "L", or "L/n".
         schedule: "cap", "rescale", "confidence" or "loop".
         eta: η in [0, 1], how much is revised; None with confidence, which has its own.
         t_on, t_off, alpha_on: of the loop, times 1 > t_on > t_off > 0 and the share held between; None otherwise.
     """
 
-    steps: int | str = "L"
     schedule: str = "cap"
     eta: float | None = 0.02
     t_on: float | None = None
@@ -53,7 +53,7 @@ class Remasking(Sampler):
     revises: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_steps(self.steps)
+        super().__post_init__()
         if self.schedule not in SCHEDULES:
             raise ValueError(
                 f"decoder.sampler.schedule={self.schedule!r} is unknown; it is one of {', '.join(SCHEDULES)}"
@@ -92,15 +92,6 @@ class Remasking(Sampler):
     def keeps_drawn(self) -> bool:
         return self.schedule == "confidence"
 
-    def check(self, *, canvas_len: int, num_blocks: int) -> None:
-        check_blocks(self.steps, canvas_len=canvas_len, num_blocks=num_blocks)
-
-    def num_steps(self, step: Step) -> list[int]:
-        return [
-            steps_of_block(self.steps, before=before, opened=opened, total=total)
-            for opened, before, total in zip(step.opened, step.before, step.total, strict=True)
-        ]
-
     def decided_share(self, t: float) -> float:
         """α_t, the expected share that is decided at time t."""
         if self.schedule != "loop":
@@ -122,11 +113,13 @@ class Remasking(Sampler):
         assert self.eta is not None
         if self.schedule == "rescale":
             sigma = self.eta * most
-        elif self.schedule == "cap" or alpha_s == alpha_t:
-            sigma = min(self.eta, most)
         else:
-            sigma = 0.0  # the loop, before and after it
+            sigma = min(self.eta, most) if self.schedule == "cap" or self._in_loop(t, s) else 0.0
         return (alpha_s - (1 - sigma) * alpha_t) / (1 - alpha_t), sigma
+
+    def _in_loop(self, t: float, s: float) -> bool:
+        assert self.t_on is not None and self.t_off is not None
+        return self.t_off < (t + s) / 2 < self.t_on
 
     def chosen_before(self, step: Step) -> Tensor:
         return step.masked_BW & (_uniform(step) < self._rates(step)[0])
@@ -150,8 +143,10 @@ class Remasking(Sampler):
 
     def _rates(self, step: Step) -> tuple[Tensor, Tensor]:
         """`rates` of every row, float64 [B, 1]."""
-        rates = [self.rates(1 - step.index / steps, 1 - (step.index + 1) / steps) for steps in self.num_steps(step)]
-        rates_2B1 = torch.tensor(rates, dtype=torch.float64, device=step.masked_BW.device).T[..., None]
+        steps_B = self.num_steps(step)
+        rates = {steps: self.rates(1 - step.index / steps, 1 - (step.index + 1) / steps) for steps in set(steps_B)}
+        rates_B2 = [rates[steps] for steps in steps_B]
+        rates_2B1 = torch.tensor(rates_B2, dtype=torch.float64, device=step.masked_BW.device).T[..., None]
         return rates_2B1[0], rates_2B1[1]
 
 
