@@ -6,10 +6,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import tiny
 import torch
 
 from paradigms.decoding.autoregressive import Autoregressive
-from paradigms.decoding.masked_diffusion import MaskedDiffusion
+from paradigms.decoding.diffusion.decoder import MaskedDiffusion
+from paradigms.decoding.diffusion.samplers.low_confidence import LowConfidence
+from paradigms.decoding.diffusion.samplers.random import Random
+from paradigms.decoding.diffusion.samplers.threshold import Threshold
 from paradigms.models.config import ModelConfig
 from paradigms.models.mamba2 import Mamba2Config
 from paradigms.models.sliding_attention import SlidingAttentionConfig
@@ -76,12 +80,9 @@ AUTOREGRESSIVE = [
 ]
 DIFFUSION = [
     MaskedDiffusion(),
-    MaskedDiffusion(steps="L/4"),
-    MaskedDiffusion(steps=3),
-    MaskedDiffusion(order="confidence"),
-    MaskedDiffusion(steps=3, order="confidence", temperature=0.7),
-    MaskedDiffusion(steps=None, order=None, threshold=0.5),
-    MaskedDiffusion(steps=None, order=None, threshold=0.9, temperature=0),
+    MaskedDiffusion(sampler=LowConfidence(steps=3), temperature=0.7, confidence="after"),
+    MaskedDiffusion(sampler=Threshold(threshold=0.9), temperature=0),
+    MaskedDiffusion(sampler=Random(steps="L/3"), top_k=5, top_p=0.8, block_len=5, eos="suppressed"),
 ]
 MODELS = {
     "A": build,
@@ -136,24 +137,24 @@ def test_autoregressive_forwards_and_positions(prompt, new):
     ("steps", "length", "forwards"),
     [("L", 16, 16), ("L/4", 16, 4), ("L/3", 16, 5), ("L/4", 3, 1), (7, 16, 7), (16, 16, 16), (1, 16, 1)],
 )
-@pytest.mark.parametrize("order", ["random", "confidence"])
-def test_diffusion_forwards_are_its_steps(steps, length, forwards, order):
-    _, events, _ = run(MaskedDiffusion(steps=steps, order=order), build(noise="absorbing"), requests([(4, length)]))
+@pytest.mark.parametrize("sampler", [Random, LowConfidence])
+def test_diffusion_forwards_are_its_steps(steps, length, forwards, sampler):
+    _, events, _ = run(MaskedDiffusion(sampler=sampler(steps=steps)), build(noise="absorbing"), requests([(4, length)]))
     assert len(events) == forwards
     shares = [int(event.final_BK.sum()) for event in events]
     assert sum(shares) == length and max(shares) - min(shares) <= 1
     assert all(event.positions_computed == 4 + length for event in events)
 
 
-@pytest.mark.parametrize("order", ["random", "confidence"])
-def test_as_many_steps_as_tokens_decide_one_a_step(order):
-    _, events, _ = run(MaskedDiffusion(order=order), build(noise="absorbing"), requests([(4, 20)]))
+@pytest.mark.parametrize("sampler", [Random(), LowConfidence()], ids=str)
+def test_as_many_steps_as_tokens_decide_one_a_step(sampler):
+    _, events, _ = run(MaskedDiffusion(sampler=sampler), build(noise="absorbing"), requests([(4, 20)]))
     assert [int(event.final_BK.sum()) for event in events] == [1] * 20
 
 
 @pytest.mark.parametrize("threshold", [1e-6, 0.3, 1.0])
 def test_threshold_takes_between_one_and_all_forwards(threshold):
-    decoder = MaskedDiffusion(steps=None, order=None, threshold=threshold)
+    decoder = MaskedDiffusion(sampler=Threshold(threshold=threshold))
     _, events, _ = run(decoder, build(noise="absorbing"), requests([(4, 20)]))
     assert 1 <= len(events) <= 20
     assert all(event.final_BK.any() for event in events)
@@ -213,6 +214,23 @@ def test_natural_stops(decoder):
                 assert len(row) == 24 and 7 not in row and EOS not in row
 
 
+def sampling(sampler, **more):
+    return MaskedDiffusion(sampler=sampler, **more)
+
+
+def early(eos="early", **work):
+    """A cell of masked diffusion whose texts may end before their length."""
+    made = tiny.cell("diffusion", trained=True, **{"stop": "natural"} | work)
+    return dataclasses.replace(made, decoder=MaskedDiffusion(eos=eos))
+
+
+def test_ends_that_a_workload_allows():
+    assert early().decoder.depends_on_values
+    early().check()
+    early(eos="suppressed", stop_strings=("x",)).check()
+    early(eos="suppressed", stop="length").check()
+
+
 CAUSAL = ModelConfig(vocab_size=V, d_model=64)
 RECURRENT = ModelConfig(vocab_size=V, d_model=64, block="M")
 DENOISER = ModelConfig(vocab_size=V, d_model=64, causal=False, noise="absorbing")
@@ -229,15 +247,18 @@ DENOISER = ModelConfig(vocab_size=V, d_model=64, causal=False, noise="absorbing"
         (lambda: Autoregressive(top_k=0), ["top_k=0"]),
         (lambda: Autoregressive(top_p=1.5), ["top_p=1.5"]),
         (lambda: Autoregressive(temperature=0, top_k=3), ["temperature 0"]),
-        (lambda: MaskedDiffusion(steps="half"), ["steps='half'", "L/n"]),
-        (lambda: MaskedDiffusion(steps=0), ["steps=0"]),
-        (lambda: MaskedDiffusion(order="left"), ["order='left'", "random, confidence"]),
-        (lambda: MaskedDiffusion(threshold=0.9), ["steps=null"]),
-        (lambda: MaskedDiffusion(steps=None, order=None, threshold=1.5), ["threshold=1.5"]),
-        (
-            lambda: MaskedDiffusion(steps=32).check(DENOISER, output_len=16),
-            ["steps=32", "output_len=16"],
-        ),
+        (lambda: MaskedDiffusion(block_len=0), ["block_len=0", "null"]),
+        (lambda: MaskedDiffusion(confidence="never"), ["confidence='never'", "before or after"]),
+        (lambda: MaskedDiffusion(eos="late"), ["eos='late'", "free, suppressed, early"]),
+        (lambda: Random(steps="half"), ["steps='half'", "L/n"]),
+        (lambda: Random(steps=0), ["steps=0"]),
+        (lambda: Threshold(threshold=1.5), ["threshold=1.5"]),
+        (lambda: sampling(Random(steps=32)).check(DENOISER, output_len=16), ["steps=32", "output_len=16"]),
+        (lambda: sampling(Random(steps=3), block_len=4).check(DENOISER, output_len=16), ["steps=3", "4 blocks"]),
+        (lambda: MaskedDiffusion(block_len=8).check(dataclasses.replace(DENOISER, canvas_block=4), output_len=16),
+         ["block_len=8", "canvas_block=4"]),
+        (lambda: early(stop="length").check(), ["eos=early", "stop=length"]),
+        (lambda: early(eos="suppressed").check(), ["eos=suppressed", "stop=natural"]),
         (lambda: MaskedDiffusion().check(CAUSAL, output_len=16), ["noise=None"]),
         (lambda: Autoregressive().check(DENOISER, output_len=16), ["KV cache"]),
     ],
