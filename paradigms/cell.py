@@ -178,7 +178,10 @@ class Cell:
         trained_len = self.train.trained_len(self.wanted)
         if not self.measure.quality or trained_len is None:
             return
-        for what, length in (("prompt and output", self.num_positions), ("a held-out window", HELDOUT_WINDOW + 1)):
+        lengths = {"prompt and output": self.num_positions}
+        if not getattr(self.corpus, "scores_answers", False):  # whose held-out rows are as long as those of training
+            lengths["a held-out window"] = HELDOUT_WINDOW + 1
+        for what, length in lengths.items():
             if length > trained_len:
                 raise ValueError(
                     f"{length} positions ({what}) are more than the {trained_len} that the model was trained on, so "

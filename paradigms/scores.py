@@ -16,7 +16,7 @@ from paradigms.measure.environment import code_hash
 from paradigms.paradigm import Request
 from paradigms.quality.ngram import ByteNgram
 from paradigms.quality.samples import sample_statistics
-from paradigms.weights import HELDOUT_MASKS, HELDOUT_WINDOW, Weights, heldout_likelihood
+from paradigms.weights import HELDOUT_MASKS, Weights, heldout_likelihood, heldout_window
 
 
 def heldout_columns(weights: Weights, corpus: Corpus) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def heldout_columns(weights: Weights, corpus: Corpus) -> dict[str, Any]:
         "checkpoint": weights.checkpoint,
         "corpus": corpus.sha256,
         "tokenizer": weights.tokenizer.sha256,
-        "window": HELDOUT_WINDOW,
+        "window": heldout_window(weights, corpus),
         "masks": HELDOUT_MASKS,
         "dtype": str(weights.model.dtype),
         "code": code_hash("models", "quality", "data"),
@@ -39,7 +39,7 @@ def heldout_columns(weights: Weights, corpus: Corpus) -> dict[str, Any]:
         "bits_per_byte_is_bound": found["is_bound"],
         "heldout_tokens": found["num_tokens"],
         "heldout_bytes": found["num_bytes"],
-        "heldout_window": HELDOUT_WINDOW,
+        "heldout_window": heldout_window(weights, corpus),
     }
 
 

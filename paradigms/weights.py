@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from paradigms import zoo
+from paradigms.data.pairs import PairRows
 from paradigms.data.splits import Corpus
 from paradigms.data.stream import evaluation_windows, token_stream
 from paradigms.data.tokenizers import Tokenizer
@@ -30,7 +31,7 @@ from paradigms.models.transformers_model import TransformersConfig
 from paradigms.quality.likelihood import Likelihood
 from paradigms.records import content_hash
 from paradigms.training import checkpoint
-from paradigms.training.loop import Report, train, validate
+from paradigms.training.loop import Report, Text, train, validate
 from paradigms.training.recipe import Recipe
 from paradigms.training.start import Start
 
@@ -247,10 +248,22 @@ class TrainedHere(Recipe):
         kind, _, name = self.start_from.partition("zoo:")
         return Start.find(Path(self.start_from) if kind or not name else zoo.folder(name), wanted.native)
 
+    def _text(self, corpus: Corpus, tokenizer: Tokenizer, split: str) -> Text:
+        if corpus.prompt_lens is None:
+            return token_stream(corpus, tokenizer, split)
+        rows = PairRows.of(corpus, tokenizer, split)
+        rows.check(self.longest, "the longest of train.lengths")
+        return rows
+
+    def _epochs(self, text: Text, num_steps: int) -> float:
+        if isinstance(text, PairRows):
+            return self.rows_until(num_steps) / len(text.ids)
+        return self.tokens_until(num_steps) / len(text)
+
     def _train(self, wanted: Wanted, folder: Path, report: Report) -> None:
         start = self._start(wanted)
         corpus, tokenizer = load_corpus(wanted.corpus), _load_tokenizer(wanted.tokenizer, wanted.corpus)
-        streams = {split: token_stream(corpus, tokenizer, split) for split in ("train", "validation", "heldout")}
+        streams = {split: self._text(corpus, tokenizer, split) for split in ("train", "validation", "heldout")}
         tensors = None if start is None else start.load(tokenizer)
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
@@ -286,7 +299,7 @@ class TrainedHere(Recipe):
             "learning_rate": chosen,
             "trials_bits_per_byte": trials,
             "tokens_seen": trained.curve[-1]["tokens"],
-            "epochs": trained.curve[-1]["tokens"] / len(streams["train"]),
+            "epochs": self._epochs(streams["train"], trained.curve[-1]["step"]),
             "best_step": trained.best_step,
             "seconds": trained.seconds,
             "peak_bytes": trained.peak_bytes,
@@ -303,15 +316,28 @@ class TrainedHere(Recipe):
 
 
 def heldout_likelihood(weights: Weights, corpus: Corpus, *, num_masks: int = HELDOUT_MASKS) -> Likelihood:
-    """Bits per byte of the whole held-out split: windows of 512 tokens behind begin-of-text, none overlapping."""
-    tokenizer = weights.tokenizer
-    windows = evaluation_windows(
-        token_stream(corpus, tokenizer, "heldout"),
-        window=HELDOUT_WINDOW,
-        bos_id=tokenizer.bos_id,
-        eos_id=tokenizer.eos_id,
-    )
+    """Bits per byte of the whole held-out split: windows of 512 tokens behind begin-of-text, none overlapping; of pairs
+    the answers, each in a row of its own; see `heldout_window`.
+    """
+    tokenizer, window = weights.tokenizer, heldout_window(weights, corpus)
+    if corpus.prompt_lens is not None:
+        rows = PairRows.of(corpus, tokenizer, "heldout")
+        rows.check(1 + window, "as long as the longest that were trained on")
+        windows = rows.windows(1 + window)
+    else:
+        windows = evaluation_windows(
+            token_stream(corpus, tokenizer, "heldout"),
+            window=window,
+            bos_id=tokenizer.bos_id,
+            eos_id=tokenizer.eos_id,
+        )
     return validate(weights.model, windows, tokenizer, num_masks=num_masks)
+
+
+def heldout_window(weights: Weights, corpus: Corpus) -> int:
+    """Tokens after begin-of-text of a held-out window: 512; of pairs, as many as the longest rows of training have."""
+    pairs_of_ours = corpus.prompt_lens is not None and weights.card
+    return weights.card["recipe"]["longest"] - 1 if pairs_of_ours else HELDOUT_WINDOW
 
 
 def _from_folder(folder: Path, card: Mapping[str, Any], wanted: Wanted, checkpoint_id: str) -> Weights:

@@ -25,12 +25,15 @@ class Corpus:
         documents: documents of each split, in the order of their hashes.
         sha256: hash of the documents and of their splits, whatever order they were read in.
         num_bytes: UTF-8 bytes of each split.
+        prompt_lens: characters of each document that are a prompt, which is given and never scored; None of plain text.
+            See `pairs`.
     """
 
     name: str
     documents: Mapping[str, tuple[str, ...]] = field(repr=False)
     sha256: str
     num_bytes: Mapping[str, int]
+    prompt_lens: Mapping[str, tuple[int, ...]] | None = field(default=None, repr=False)
 
 
 def build_corpus(

@@ -46,7 +46,7 @@ def training_batch(
     num_offsets = _num_offsets(stream, length - 1)
     rows = np.full((num_rows, length), bos_id, dtype=np.int64)
     for row in range(num_rows):
-        offset = _hash("train", seed, step, row) % num_offsets
+        offset = draw("train", seed, step, row) % num_offsets
         rows[row, 1:] = stream[offset : offset + length - 1]
     return rows
 
@@ -125,11 +125,11 @@ def prompts(
     if bos_id == eos_id:  # one token begins and ends a document: they alternate
         bos, eos = bos[::2], eos[1::2]
     starts = bos[eos - bos - 1 >= num_tokens] + 1
-    offsets = sorted(starts.tolist(), key=lambda start: _hash("prompt", seed, start))[:count]
-    used, draw = set(offsets), 0
+    offsets = sorted(starts.tolist(), key=lambda start: draw("prompt", seed, start))[:count]
+    used, number = set(offsets), 0
     while len(offsets) < count and len(used) < num_offsets:
-        offset = _hash("window", seed, draw) % num_offsets
-        draw += 1
+        offset = draw("window", seed, number) % num_offsets
+        number += 1
         if offset not in used:
             used.add(offset)
             offsets.append(offset)
@@ -147,6 +147,7 @@ def _num_offsets(stream: np.ndarray, num_tokens: int) -> int:
     return len(stream) - num_tokens + 1
 
 
-def _hash(purpose: str, *numbers: int) -> int:
+def draw(purpose: str, *numbers: int) -> int:
+    """A random number of 64 bits that depends on these alone."""
     text = ",".join([purpose, *map(str, numbers)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

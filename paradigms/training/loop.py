@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paradigms.data.pairs import PairRows
 from paradigms.data.stream import EvaluationWindows, evaluation_windows, training_batch
 from paradigms.data.tokenizers import Tokenizer
 from paradigms.models.config import ModelConfig
@@ -34,6 +35,7 @@ VALIDATION_MASKS = 4
 SAVE_EVERY_S = 20.0
 
 Report = Callable[[str, int, int], None]  # (what happens, steps done, steps in all)
+Text = np.ndarray | PairRows  # a token stream, or prompts with answers
 
 
 @dataclass
@@ -83,7 +85,7 @@ class Trained:
 def train(
     config: ModelConfig,
     recipe: Recipe,
-    streams: dict[str, np.ndarray],
+    streams: Mapping[str, Text],
     tokenizer: Tokenizer,
     *,
     num_tokens: int,
@@ -96,7 +98,7 @@ def train(
     """Train a model for `num_tokens`, or finish a training that `resume_from` holds.
 
     Args:
-        streams: token streams of the splits "train" and "validation".
+        streams: text of the splits "train" and "validation".
         start: weights to start from; fresh ones when None.
         resume_from: file for the state of an unfinished training; removed at the end by the caller, who has the result.
         report: told after every step.
@@ -117,10 +119,8 @@ def train(
     last_save = time.monotonic()
     for step in range(first_step, num_steps):
         started = time.perf_counter()
-        rows, length = recipe.batch_shape(step)
-        batch = training_batch(streams["train"], seed=recipe.seed, step=step, length=length, num_rows=rows)
-        tokens_BT = torch.from_numpy(batch).to(device)
-        loss = _loss(model, tokens_BT, tokenizer.mask_id, recipe, step)
+        tokens_BT, scored_BT = _batch(streams["train"], recipe, step, device)
+        loss = _loss(model, tokens_BT, scored_BT, tokenizer.mask_id, recipe, step)
         (loss + balance_loss(model)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
         rate = recipe.rate_at(step, num_steps, learning_rate)
@@ -154,8 +154,12 @@ def train(
     return trained
 
 
-def validation_windows(stream: np.ndarray, recipe: Recipe) -> EvaluationWindows:
-    """A fixed selection of full windows, evenly spread over the validation text."""
+def validation_windows(stream: Text, recipe: Recipe) -> EvaluationWindows:
+    """A fixed selection of full windows, evenly spread over the validation text; of pairs, rows as long as the longest
+    of training.
+    """
+    if isinstance(stream, PairRows):
+        return stream.windows(recipe.longest, count=recipe.validation_windows)
     windows = evaluation_windows(stream, window=min(recipe.validation_len, recipe.longest - 1, len(stream)))
     full = np.flatnonzero(windows.lengths_N == windows.lengths_N.max())
     chosen = full[
@@ -173,9 +177,21 @@ def validate(model: Model, windows: EvaluationWindows, tokenizer: Tokenizer, *, 
     return evaluate(model, windows, tokenizer.token_bytes, mask_id=tokenizer.mask_id, num_masks=num_masks)
 
 
-def _loss(model: Model, tokens_BT: Tensor, mask_id: int | None, recipe: Recipe, step: int) -> Tensor:
+def _batch(text: Text, recipe: Recipe, step: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Tokens [B, T], and which of them are scored; None is all after column 0."""
+    rows, length = recipe.batch_shape(step)
+    if isinstance(text, PairRows):
+        tokens, scored = text.batch(seed=recipe.seed, step=step, length=length, num_rows=rows)
+        return torch.from_numpy(tokens).to(device), torch.from_numpy(scored).to(device)
+    tokens = training_batch(text, seed=recipe.seed, step=step, length=length, num_rows=rows)
+    return torch.from_numpy(tokens).to(device), None
+
+
+def _loss(
+    model: Model, tokens_BT: Tensor, scored_BT: Tensor | None, mask_id: int | None, recipe: Recipe, step: int
+) -> Tensor:
     if model.config.noise is None:
-        return next_token_loss(model, tokens_BT)
+        return next_token_loss(model, tokens_BT, scored_BT=scored_BT)
     if mask_id is None:
         raise ValueError("a denoiser is trained with a mask token, and this tokenizer has none")
     seed, of_mask = recipe.seed * 1_000_003 + step, 1 << 48  # the text is masked alike, annealed or not
@@ -186,6 +202,7 @@ def _loss(model: Model, tokens_BT: Tensor, mask_id: int | None, recipe: Recipe, 
         mask_id=mask_id,
         generator=torch.Generator().manual_seed(seed),
         objective=recipe.objective,
+        scored_BT=scored_BT,
         among_TT=None if among_TT is None else among_TT.to(tokens_BT.device),
     )
 

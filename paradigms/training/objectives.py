@@ -7,7 +7,8 @@ begin-of-text: always given, never scored.
 Masked diffusion: a time t is drawn, each scored token is masked with probability about t, and each masked token's
 cross-entropy weighs 1/t. The mask itself is never predicted (its logit is -inf, SUBS), and visible tokens cost nothing.
 A whole canvas has one t a row; block diffusion (a model with `canvas_block`) one a block, all blocks denoised at once
-behind the clean text before them (`block_diffusion`). Times are stratified over the batch.
+behind the clean text before them (`block_diffusion`). Times are stratified over the batch, and told to models that are
+conditioned on them.
 
 Dimension letters: B rows, T columns, N blocks, M masked tokens, V vocabulary.
 """
@@ -102,10 +103,9 @@ def masked_loss(
     """
     objective = objective or MaskedObjective()
     B, T = tokens_BT.shape
-    block = model.config.canvas_block
+    block, reads_time = model.config.canvas_block, model.config.reads_time
     if block is None:
-        time_B = objective.times(B, generator).to(tokens_BT.device)
-        time_BT = time_B[:, None].expand(B, T)
+        time_BT = objective.times(B, generator).to(tokens_BT.device)[:, None].expand(B, T)
     else:
         N = -(-T // block)
         time_BN = objective.times(B * N, generator).view(B, N).to(tokens_BT.device)
@@ -119,10 +119,11 @@ def masked_loss(
         num_scored = int(scored_BT.sum())
     noisy_BT = tokens_BT.masked_fill(masked_BT, mask_id)
     if block is None:
-        logits_MV = model.logits_where(noisy_BT, masked_BT, among_BTT=among_TT)
+        time_B = time_BT[:, 0] if reads_time else None
+        logits_MV = model.logits_where(noisy_BT, masked_BT, among_BTT=among_TT, time_B=time_B)
     else:
         assert among_TT is None
-        logits_MV = block_logits_where(model, noisy_BT, tokens_BT, masked_BT)
+        logits_MV = block_logits_where(model, noisy_BT, tokens_BT, masked_BT, time_BT=time_BT if reads_time else None)
     logits_MV[:, mask_id] = float("-inf")
     nats_M = F.cross_entropy(logits_MV, tokens_BT[masked_BT], reduction="none")
     return (nats_M / time_BT[masked_BT]).sum() / num_scored

@@ -103,8 +103,14 @@ class Recipe:
 
     def tokens_until(self, num_steps: int) -> int:
         """Tokens of the first steps."""
+        whole, rest = divmod(num_steps, len(self.lengths))
         cycle = [rows * length for rows, length in map(self.batch_shape, range(len(self.lengths)))]
-        whole, rest = divmod(num_steps, len(cycle))
+        return whole * sum(cycle) + sum(cycle[:rest])
+
+    def rows_until(self, num_steps: int) -> int:
+        """Rows of the first steps."""
+        whole, rest = divmod(num_steps, len(self.lengths))
+        cycle = [rows for rows, _ in map(self.batch_shape, range(len(self.lengths)))]
         return whole * sum(cycle) + sum(cycle[:rest])
 
     def opened_at(self, step: int) -> float:

@@ -122,7 +122,8 @@ def test_shifted_blocks_of_one_token_always_masked_are_the_next_token_loss() -> 
 def test_each_block_has_a_time_of_its_own_in_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def spy(model, noisy_BT, clean_BT, wanted_BT):
+    def spy(model, noisy_BT, clean_BT, wanted_BT, *, time_BT):
+        assert time_BT is None
         seen.append((noisy_BT, clean_BT, wanted_BT))
         return torch.zeros(int(wanted_BT.sum()), V)
 
