@@ -25,6 +25,16 @@ def right_align(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Te
     return tokens_BT, (None if min(lengths) == T else lengths)
 
 
+def nothing_given(requests: Sequence[Request], decoder: str) -> None:
+    """Raise ValueError for text given in a canvas, which this decoder could only ignore."""
+    for request in requests:
+        if any(token is not None for token in request.layout):
+            raise ValueError(
+                f"request {request.id!r} has text given in its canvas, and decoder={decoder} can only go on from a "
+                "prompt; use decoder=autoregressive or masked_diffusion, or leave the canvas out"
+            )
+
+
 def rearranged(request: Request, separator: int) -> tuple[int, ...]:
     """Begin-of-text, every given stretch after the first gap with a separator behind it, then the prompt; the prompt
     alone where no text is given after a gap.

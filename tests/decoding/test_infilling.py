@@ -18,6 +18,7 @@ from paradigms.decoding import draws
 from paradigms.decoding.autoregressive import Autoregressive
 from paradigms.decoding.prompts import append, follow, left_to_right, rearranged
 from paradigms.decoding.stopping import never_mask
+from paradigms.engines.transformers_generate import TransformersGenerate
 from paradigms.paradigm import Request
 from paradigms.scores import score, stretches
 from paradigms.workload import Workload
@@ -129,6 +130,10 @@ def test_rows_grow_by_different_numbers_of_tokens(given_rows, data):
     [
         (lambda: request((__, 4, __), max_new_tokens=3), ["2 open positions", "max_new_tokens=3"]),
         (lambda: request((__, 4), ignore_eos=False, stop_strings=("x",)), ["stop strings", "given text"]),
+        (
+            lambda: next(TransformersGenerate().decode(None, BATCH, Vocabulary)),
+            ["request 'a'", "transformers_generate"],
+        ),
         (lambda: Autoregressive(infilling="both"), ["infilling='both'", "suffix_first, prefix_only"]),
         (lambda: Workload(num_gaps=2), ["num_gaps=2", "given_len=0", "both, or neither"]),
         (lambda: Workload(given_len=2), ["num_gaps=0", "given_len=2"]),
@@ -136,6 +141,10 @@ def test_rows_grow_by_different_numbers_of_tokens(given_rows, data):
         (lambda: Workload(num_gaps=1, given_len=1, stop="natural"), ["num_gaps=1", "stop=length"]),
         (lambda: Workload(num_gaps=-1), ["num_gaps=-1"]),
         (lambda: cell(infilling="prefix_only", num_gaps=0, given_len=0).check(), ["prefix_only", "num_gaps=0"]),
+        (
+            lambda: dataclasses.replace(cell(), decoder=TransformersGenerate()).check(),
+            ["num_gaps=2", "go on from a prompt"],
+        ),
         (lambda: cell(measure={"quality": False, "extrapolate_over_s": 1.0}).check(), ["num_gaps=2", "extrapolate"]),
     ],
 )
