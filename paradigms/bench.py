@@ -239,6 +239,8 @@ def _memory_pass(
     formula = cell.model.state_bytes(batch_size=len(requests), length=length, itemsize=itemsize, kv_dtype=kv_dtype)
     if cell.decoder.engine != "native" and cell.model.recurrent:
         formula = None  # others keep recurrent states in a layout of their own
+    if not cell.model.causal:
+        formula = None  # how much of a canvas is kept is up to the decoder's cache; analysis/laws.py says it
     return {
         **{name: max(filter(None, (peak[name] for peak in peaks)), default=None) for name in peaks[0]},
         **reads.columns(itemsize),
