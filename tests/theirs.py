@@ -135,6 +135,54 @@ def write_folder(
     return folder
 
 
+CANVAS_LEN = 8
+_VISION = {
+    "model_type": "gemma4_vision",
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "position_embedding_size": 64,
+}
+
+
+def write_canvas_folder(folder: Path, *, tokenizer: str | None = "byte level", weights: bool = True) -> Path:
+    """A tiny DiffusionGemma: 4 experts, a window of 6 positions in one of its layers, canvases of 8."""
+    from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
+
+    text = {
+        **{name: value for name, value in SIZES.items() if name != "vocab_size"},
+        "vocab_size": 300,
+        "pad_token_id": 0,
+        "head_dim": 8,
+        "global_head_dim": 16,
+        "num_global_key_value_heads": 1,
+        "sliding_window": 6,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "num_experts": 4,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 16,
+    }
+    ids = {"boi_token_id": 297, "eoi_token_id": 298, "image_token_id": 299}
+    config = DiffusionGemmaConfig(text_config=text, vision_config=_VISION, canvas_length=CANVAS_LEN, **ids)
+    folder.mkdir(parents=True, exist_ok=True)
+    if weights:
+        torch.manual_seed(0)
+        model = DiffusionGemmaForBlockDiffusion(config)
+        with torch.no_grad():  # strong layers, and a head that is nearly sure
+            for parameter in model.parameters():
+                if parameter.dim() > 1:
+                    parameter.normal_(std=1.0 if len(parameter) == text["vocab_size"] else 0.2)
+        model.save_pretrained(folder)
+    else:
+        config.save_pretrained(folder)
+    if tokenizer is not None:
+        (folder / "tokenizer.json").write_text(library_json(tokenizer))
+    return folder
+
+
 class Vocabulary:
     """Of a model without mask token."""
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-PURPOSES = {"token": 1, "order": 2, "choice": 3, "gumbel": 4, "revision": 5}
+PURPOSES = {"token": 1, "order": 2, "choice": 3, "gumbel": 4, "revision": 5, "noise": 6}
 _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLIERS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 

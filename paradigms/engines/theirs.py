@@ -34,7 +34,12 @@ def as_theirs(model: Any) -> Any:
 
 
 def require_theirs(config: NetworkConfig) -> None:
-    """Raise ValueError for a network that the library does not have."""
+    """Raise ValueError for a network that the library does not have, or that it does not decode left to right."""
+    if not isinstance(config, ModelConfig) and not config.causal:
+        raise ValueError(
+            f"decoder=transformers_generate writes left to right, and this model undoes noise on a canvas "
+            f"(model.noise={config.noise}); use decoder=canvas_generate, or decoder=uniform_diffusion"
+        )
     if isinstance(config, ModelConfig) and family_of_native(config) is None:
         raise ValueError(
             f"no model of transformers computes this network (model.block={config.block}, "

@@ -15,19 +15,19 @@ Dimension letters: B requests, T columns of the padded prompts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from greenlet import GreenletExit, getcurrent, greenlet
 from torch import Tensor
 
-from paradigms.decoding.prompts import right_align
+from paradigms.decoding.prompts import nothing_given, right_align
 from paradigms.decoding.sampling import Sampling
 from paradigms.decoding.stopping import Vocabulary, finish
 from paradigms.engines import compiled_steps
+from paradigms.engines.streaming import stream
 from paradigms.engines.theirs import as_theirs, require_theirs
 from paradigms.models.network import NetworkConfig
 from paradigms.models.transformers_cache import cache_argument, cache_bytes, new_cache
@@ -69,8 +69,10 @@ class TransformersGenerate(Sampling):
         """One event a forward, each with one token of every row.
 
         Raises:
-            ValueError: a network that the library does not have, or requests of which only some ignore end-of-text.
+            ValueError: a network that the library does not have, requests of which only some ignore end-of-text, or
+                text that is given in a canvas.
         """
+        nothing_given(requests, "transformers_generate")
         natural = {not request.ignore_eos for request in requests}
         if len(natural) > 1:
             raise ValueError(
@@ -91,14 +93,14 @@ class TransformersGenerate(Sampling):
         if is_compiled:
             arguments["generation_config"].compile_config = compiled_steps.compile_config(theirs.device)
 
-        def generate(streamer: _Streamer) -> None:
+        def generate(hand_out: Callable[[Tensor], Any]) -> None:
             if self.temperature > 0:
                 torch.manual_seed(requests[0].seed)
-            theirs.generate(**arguments, streamer=streamer)
+            theirs.generate(**arguments, streamer=_Streamer(hand_out))
 
         rows: list[list[int]] = [[] for _ in requests]
         unfinished = set(range(B))
-        with closing(_stream(generate)) as tokens:
+        with closing(stream(generate)) as tokens:
             for n, token_B in enumerate(compiled_steps.counting(tokens, model) if is_compiled else tokens):
                 finished: dict[int, str] = {}
                 for row, token in enumerate(token_B.tolist()):
@@ -168,41 +170,16 @@ class _NoMask:
 
 
 class _Streamer:
-    """What generate calls with the prompt and then with every step's tokens; hands each step to the reader."""
+    """What generate calls with the prompt and then with every step's tokens; hands each step out."""
 
-    def __init__(self, reader: greenlet) -> None:
-        self.reader = reader
+    def __init__(self, hand_out: Callable[[Tensor], Any]) -> None:
+        self.hand_out = hand_out
         self._prompt_seen = False
 
     def put(self, tokens: Tensor) -> None:
         if self._prompt_seen:
-            self.reader.switch(tokens)
+            self.hand_out(tokens)
         self._prompt_seen = True
 
     def end(self) -> None:
         """Nothing is held back."""
-
-
-def _stream(generate: Callable[[_Streamer], None]) -> Generator[Tensor, None, None]:
-    """The tokens that `generate` hands to its streamer, one tensor a step.
-
-    generate calls back, a reader asks for the next: a greenlet turns the one into the other within one thread, at less
-    than a microsecond a step, where a second thread would fight for the interpreter. Closing the iterator ends generate
-    where it stands.
-    """
-
-    def work() -> None:
-        with torch.inference_mode():
-            generate(_Streamer(reader))
-
-    reader = getcurrent()
-    worker = greenlet(work)
-    try:
-        while True:
-            tokens = worker.switch()
-            if worker.dead:
-                return
-            yield tokens
-    finally:
-        if not worker.dead:
-            worker.throw(GreenletExit)

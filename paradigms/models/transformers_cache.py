@@ -55,6 +55,14 @@ class TransformersState:
         other.cache = copy.deepcopy(self.cache)
         return other
 
+    def rows(self, rows: Sequence[int]) -> TransformersState:
+        """A copy of some rows."""
+        other = copy.copy(self)
+        other.cache = copy.copy(self.cache)
+        other.cache.layers = [copy.copy(layer) for layer in self.cache.layers]
+        other.select_rows(rows)
+        return other
+
     def select_rows(self, rows: Sequence[int]) -> None:
         """Keep these rows in this order; a row may be taken more than once."""
         device = next(tensor.device for layer in self.cache.layers for tensor in tensors_of(layer))

@@ -43,18 +43,21 @@ CONTINUE = (  # recurrent models that take several tokens at once behind a state
 
 
 def transformers_config(path: str, max_positions: int | None = None) -> TransformersConfig:
-    """The network of a checkpoint, computed by `transformers`.
+    """The network of a checkpoint, computed by `transformers`: a causal language model, or a denoiser on a canvas.
 
     Args:
         path: folder (config.json is enough for random weights), GGUF file, or name on the hub.
         max_positions: longest text; None is what the checkpoint was made for.
 
     Raises:
-        ValueError: nothing there, or no causal language model of the library.
+        ValueError: nothing there, or a model of the library that writes no text by itself.
     """
+    from paradigms.models import canvas_model
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     values = checkpoint_files.read_config(path)
+    if values.get("model_type") in canvas_model.MODEL_TYPES:
+        return canvas_model.canvas_config(path, values, max_positions)
     if values.get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ValueError(
             f"model.path={path} is a {values.get('model_type')!r}, no causal language model of transformers "
@@ -92,6 +95,10 @@ class TransformersConfig:
     def has_state(self) -> bool:
         """Whether the library keeps its state in a cache that can be handed over."""
         return _has_cache(self.path)
+
+    @property
+    def reads_time(self) -> bool:
+        return False
 
     def state_bytes(self, *, batch_size: int, length: int, itemsize: int, kv_dtype: str | None = None) -> None:
         """No formula: bytes are read off the cache."""
@@ -162,14 +169,7 @@ class TransformersModel(nn.Module):
         Raises:
             ValueError: more positions than the model was made for, or a state that it cannot keep.
         """
-        if form != "growing" or kv_dtype is not None:
-            raise ValueError(
-                f"a transformers model keeps a growing state as computed, not form={form} kv_dtype={kv_dtype}"
-            )
-        if max_len > self.config.max_positions:
-            raise ValueError(
-                f"a state of {max_len} positions was asked for; the model has max_positions={self.config.max_positions}"
-            )
+        self._check_state(max_len, form, kv_dtype)
         cache = new_cache(self.theirs) if self.config.has_state else None
         if cache is None:
             raise ValueError(
@@ -229,6 +229,16 @@ class TransformersModel(nn.Module):
         """Whether nothing looks back at columns: a mask is then for the first call alone, and wrong in later ones."""
         cache = new_cache(self.theirs)
         return cache is not None and all(cache.is_linear)
+
+    def _check_state(self, max_len: int, form: str, kv_dtype: str | None) -> None:
+        if form != "growing" or kv_dtype is not None:
+            raise ValueError(
+                f"a transformers model keeps a growing state as computed, not form={form} kv_dtype={kv_dtype}"
+            )
+        if max_len > self.config.max_positions:
+            raise ValueError(
+                f"a state of {max_len} positions was asked for; the model has max_positions={self.config.max_positions}"
+            )
 
     def _check(self, state: TransformersState | None, added: Sequence[int], padded: bool) -> None:
         lengths = state.lengths if state is not None else [0] * len(added)
