@@ -35,7 +35,7 @@ UNIT_NUMBERS = ("round", "parameters", *BYTES, "import_s", "load_s", "products_s
 REQUEST_NUMBERS = ("repeat", "row", "seed", "prompt_tokens", "requested_tokens", "committed_tokens", "ttft_s", "tpot_s",
                    "e2e_s", "itl_median_s", "itl_max_s", "num_chunks", "max_chunk_tokens", "nfe", "positions_computed",
                    "step_time_s", "prefill_s", "token_entropy_nats", "distinct_1", "distinct_2",
-                   "judge_bits_per_byte", "forwards_timed")  # fmt: skip
+                   "judge_bits_per_byte", "judge_given_bits_per_byte", "forwards_timed")  # fmt: skip
 TRAINING_NUMBERS = (
     "step",
     "tokens",
