@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from paradigms.models.stack import Model
 from paradigms.quality.masks import Masks, draw_masks, join
@@ -53,7 +52,6 @@ class AnswerLikelihood:
     is_greedy: bool | None
 
 
-@torch.inference_mode()
 def answer_likelihoods(
     model: Model,
     pairs: Sequence[Pair],
@@ -147,12 +145,12 @@ def _bounds(
             for n, length in enumerate(texts.lengths_N.tolist())
         ]
     )
-    nats_R = masked_nats(model, texts.tokens_NT, texts.lengths_N, masks, mask_id=mask_id, batch_size=batch_size)
-    nats_N = masks.sums_N(nats_R)
+    nats_RK = masked_nats(model, texts.tokens_NT, texts.lengths_N, masks, mask_id=mask_id, batch_size=batch_size)
+    nats_N = masks.sums_N(nats_RK)
     return [
         AnswerLikelihood(
             nats=float(nats_N[n]),
-            nats_se=_mask_error(nats_R, masks, n),
+            nats_se=_mask_error(nats_RK, masks, n),
             num_tokens=len(answer),
             is_bound=bool(masks.is_bound_N[n]),
             is_greedy=None,
@@ -175,10 +173,10 @@ def _check(pairs: Sequence[Pair], max_positions: int) -> None:
             )
 
 
-def _mask_error(nats_R: np.ndarray, masks: Masks, n: int) -> float | None:
+def _mask_error(nats_RK: np.ndarray, masks: Masks, n: int) -> float | None:
     if not masks.drawn_N[n]:
         return 0.0
-    differences = masks.differences(nats_R, n)
+    differences = masks.differences(nats_RK, n)
     return None if differences is None else math.sqrt((differences**2).sum())
 
 

@@ -8,8 +8,9 @@ Denoiser (absorbing noise): the bound has three equal forms, with M the masked p
     E (L/l) Σ_{i in M} −ln p(x_i | x_rest),  l uniform on 1..L, M any l positions              (2502.09992, eq. 14)
     E Σ_k −ln p(x_{o_k} | x_{o_<k}),  o any order                                              (chain rule)
 
-Its l is stratified, over the masks of a window and from window to window; an independent t costs three times the
-standard error. No decoder ever says the mask token, so it has probability 0 here too, for every model.
+Its l is stratified, over the masks of a window and from window to window; independent times cost two to nine times the
+standard error, and their variance is infinite unless a least time is kept. No decoder ever says the mask token, so it
+has probability 0 here too, for every model.
 
 Block-causal denoiser (`model.canvas_block`; 2503.09573): the sum over blocks of the bound of each given the true blocks
 before it, all blocks of a window in one forward. Blocks of one token have nothing to order: that is exact.
@@ -21,7 +22,8 @@ over t ~ Beta(l, L − l + 1), the time at which l of L tokens are masked; it li
 Two errors are told apart. The text is a sample of all text: `bits_per_byte_se`, over windows. And a denoiser's masks
 are a sample of all masks: `bits_per_byte_mask_se`, part of the former, is what more masks would make smaller.
 
-Dimension letters: N windows, T columns, R masks of all windows.
+Dimension letters: N windows, T columns, K blocks of a window, R masks of all windows, U blocks whose masks are drawn, P
+pairs of masks.
 """
 
 from __future__ import annotations
@@ -31,7 +33,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from paradigms.data.stream import EvaluationWindows
 from paradigms.models.stack import Model
@@ -66,7 +67,6 @@ class Likelihood:
         return self.nats / self.num_tokens
 
 
-@torch.inference_mode()
 def evaluate(
     model: Model,
     windows: EvaluationWindows,
@@ -116,36 +116,39 @@ def evaluate(
         if mask_id is None:
             raise ValueError("mask_id=None: a denoiser is scored with a mask token; give its id")
         masks = draw_masks(windows.scored_NT, num_masks, block=config.canvas_block, seed=seed)
-        nats_R = masked_nats(model, *texts, masks, **forwards)
+        nats_RK = masked_nats(model, *texts, masks, **forwards)
         return _summary(
-            masks.sums_N(nats_R),
+            masks.sums_N(nats_RK),
             windows,
             token_bytes,
-            mask_error=_mask_error(nats_R, masks, windows.scored_NT.sum(1)),
+            mask_error=_mask_error(nats_RK, masks),
             is_bound=bool(masks.is_bound_N.any()),
         )
     finally:
         model.train(was_training)
 
 
-def _mask_error(nats_R: np.ndarray, masks: Masks, num_scored_N: np.ndarray) -> float | None:
+def _mask_error(nats_RK: np.ndarray, masks: Masks) -> float | None:
     """Standard error of the sum over all windows from drawing masks, in nats; None where it cannot be told.
 
-    From differences between neighbouring strata of l, in pairs. What they have in common from window to window is the
-    slope over l, which stratification takes out of the estimate, and so out of its error.
+    From differences between neighbouring strata of l, in pairs, block by block: a block's masks are its own. What they
+    have in common from block to block is the slope over l, which stratification takes out of the estimate, and so out
+    of its error.
     """
     drawn = np.flatnonzero(masks.drawn_N)
     if not len(drawn):
         return 0.0
-    differences = [masks.differences(nats_R, n) for n in drawn.tolist()]
+    differences = [masks.differences(nats_RK, n) for n in drawn.tolist()]
     if differences[0] is None:  # as many masks for each window whose masks are drawn
         return None
-    difference_NP, scored_N = np.stack(differences), num_scored_N[drawn]  # type: ignore[arg-type]
-    N = len(drawn)
-    if N == 1:
-        return float(np.sqrt((difference_NP**2).sum()))
-    residual_NP = difference_NP - scored_N[:, None] * (difference_NP.sum(0) / scored_N.sum())
-    return float(np.sqrt(N / (N - 1) * (residual_NP**2).sum()))
+    varies_NK = masks.size_NK[drawn] > 1
+    difference_UP = np.stack(differences).swapaxes(1, 2)[varies_NK]  # type: ignore[arg-type]
+    size_U1 = masks.size_NK[drawn][varies_NK][:, None]
+    U = len(size_U1)
+    if U == 1:
+        return float(np.sqrt((difference_UP**2).sum()))
+    residual_UP = difference_UP - size_U1 * (difference_UP.sum(0) / size_U1.sum())
+    return float(np.sqrt(U / (U - 1) * (residual_UP**2).sum()))
 
 
 def _summary(

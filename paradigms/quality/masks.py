@@ -29,32 +29,37 @@ class Masks:
         weight_RK: what the NLL of the tokens that are masked in a block counts. A text's weighted sum over its rows has
             its bound as expectation.
         share_RK: masked tokens / scored tokens of each block; 0 where nothing is scored.
+        size_NK: scored tokens of each block.
         drawn_N: whether the masks of a text were drawn, not enumerated.
-        is_bound_N: whether the sum is a bound; False where every block has one scored token at most.
     """
 
     text_R: np.ndarray
     masked_RT: np.ndarray
     weight_RK: np.ndarray
     share_RK: np.ndarray
+    size_NK: np.ndarray
     drawn_N: np.ndarray
-    is_bound_N: np.ndarray
 
-    def sums_N(self, nats_R: np.ndarray) -> np.ndarray:
-        """Sum of the (weighted) rows of each text."""
-        return np.bincount(self.text_R, nats_R, minlength=len(self.drawn_N))
+    @property
+    def is_bound_N(self) -> np.ndarray:
+        """Whether the sum is a bound; False where every block has one scored token at most."""
+        return np.greater(self.size_NK.max(1), 1)
 
-    def differences(self, nats_R: np.ndarray, text: int) -> np.ndarray | None:
-        """Differences between the rows of neighbouring strata, pair by pair, of a text whose masks were drawn: their
-        squares sum up to the variance of the text's estimate, plus that of the trend from stratum to stratum. None of a
-        single mask, which tells nothing.
+    def sums_N(self, nats_RK: np.ndarray) -> np.ndarray:
+        """Sum of the weighted rows of each text."""
+        return np.bincount(self.text_R, nats_RK.sum(1), minlength=len(self.drawn_N))
+
+    def differences(self, nats_RK: np.ndarray, text: int) -> np.ndarray | None:
+        """Differences [pairs, K] between the rows of neighbouring strata, pair by pair, of a text whose masks were
+        drawn. Their squares sum up to the variance of the text's estimate, plus that of the trend from one stratum to
+        the next. None of a single mask, which tells nothing.
         """
         start, stop = np.searchsorted(self.text_R, (text, text + 1))
         num_pairs = (stop - start) // 2
         if not num_pairs:
             return None
-        pairs = nats_R[start : start + 2 * num_pairs].reshape(num_pairs, 2)
-        return (pairs[:, 0] - pairs[:, 1]) * math.sqrt((stop - start) / (2 * num_pairs))
+        left, right = (nats_RK[start + side : start + 2 * num_pairs : 2] for side in (0, 1))
+        return (left - right) * math.sqrt((stop - start) / (2 * num_pairs))
 
 
 def draw_masks(
@@ -75,13 +80,11 @@ def draw_masks(
     num_units = num_texts * num_blocks
     shift_NK = ((rng.permutation(num_units) + rng.random(num_units)) / num_units).reshape(num_texts, num_blocks)
     text, masked, weight, share = [], [], [], []
-    drawn_N, is_bound_N = np.zeros((2, num_texts), bool)
+    size_NK, drawn_N = np.zeros((num_texts, num_blocks), np.int64), np.zeros(num_texts, bool)
     for n, scored_T in enumerate(scored_NT):
         columns = np.flatnonzero(scored_T)
-        size_K = np.bincount(columns // width, minlength=num_blocks)
-        longest = int(size_K.max())
-        is_bound_N[n] = longest > 1
-        drawn_N[n] = longest > math.log2(num_masks + 1)
+        size_K = size_NK[n] = np.bincount(columns // width, minlength=num_blocks)
+        drawn_N[n] = size_K.max() > math.log2(num_masks + 1)
         if drawn_N[n]:
             masked_ST, weight_SK = _drawn(columns, width, size_K, shift_NK[n], num_masks, num_columns, rng)
         else:
@@ -96,8 +99,8 @@ def draw_masks(
         masked_RT=np.concatenate(masked),
         weight_RK=np.concatenate(weight),
         share_RK=np.concatenate(share),
+        size_NK=size_NK,
         drawn_N=drawn_N,
-        is_bound_N=is_bound_N,
     )
 
 
@@ -114,8 +117,8 @@ def join(parts: Sequence[Masks]) -> Masks:
         masked_RT=stacked([part.masked_RT for part in parts]),
         weight_RK=stacked([part.weight_RK for part in parts]),
         share_RK=stacked([part.share_RK for part in parts]),
+        size_NK=stacked([part.size_NK for part in parts]),
         drawn_N=np.concatenate([part.drawn_N for part in parts]),
-        is_bound_N=np.concatenate([part.is_bound_N for part in parts]),
     )
 
 
@@ -150,8 +153,8 @@ def _enumerated(columns: np.ndarray, block: int, size_K: np.ndarray, num_columns
     exists = number_S[:, None] < (1 << size_K[columns // block])
     masked_ST[:, columns] = (number_S[:, None] >> rank & 1).astype(bool) & exists
     weight_SK = np.zeros((num_masks, len(size_K)))
-    for k, size in enumerate(size_K):
-        for s in range((1 << int(size)) - 1):
-            count = int(number_S[s]).bit_count()
-            weight_SK[s, k] = 1 / (count * math.comb(int(size), count))
+    for size in np.unique(size_K).tolist():
+        counts = [number.bit_count() for number in range(1, 1 << size)]
+        weights = np.array([1 / (count * math.comb(size, count)) for count in counts])
+        weight_SK[: len(counts), size_K == size] = weights[:, None]
     return masked_ST, weight_SK

@@ -27,6 +27,7 @@ def default_batch_size(num_columns: int, vocab_size: int) -> int:
     return max(1, min(16, MOST_LOGITS // (num_columns * vocab_size)))
 
 
+@torch.inference_mode()
 def exact_nats(
     model: Model,
     tokens_NT: np.ndarray,
@@ -56,6 +57,7 @@ def exact_nats(
     return nats_N, greedy_N
 
 
+@torch.inference_mode()
 def masked_nats(
     model: Model,
     tokens_NT: np.ndarray,
@@ -66,22 +68,24 @@ def masked_nats(
     batch_size: int,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """Weighted −ln p of the masked tokens [R] under a denoiser, given all others of the text; of a block-causal one,
-    given the others of the block and all tokens of the blocks before.
+    """Weighted −ln p of the masked tokens of each block [R, K] under a denoiser, given all others of the text; under a
+    block-causal one, given the others of the block and all tokens of the blocks before.
     """
-    nats_R = np.zeros(len(masks.text_R))
+    nats_RK = np.zeros(masks.weight_RK.shape)
     block = model.config.canvas_block or tokens_NT.shape[1]
     for rows, length in _batches(lengths_N[masks.text_R], batch_size, progress):
         texts = masks.text_R[rows]
         tokens_BT = _tensor(model, tokens_NT[texts, :length])
         masked_BT = _tensor(model, masks.masked_RT[rows, :length])
         target_M = tokens_BT[masked_BT]
-        block_T = np.arange(length) // block
-        time_BT = _tensor(model, masks.share_RK[rows][:, block_T]) if model.config.reads_time else None
+        time_BT = None
+        if model.config.reads_time:
+            time_BT = _tensor(model, masks.share_RK[rows][:, np.arange(length) // block])
         logits_MV = _masked_logits(model, tokens_BT, masked_BT, lengths_N[texts], mask_id, time_BT)
         nats_BT = _spread(_nll(_sayable(logits_MV, mask_id), target_M), masked_BT).cpu().numpy()
-        nats_R[rows] = (nats_BT * masks.weight_RK[rows][:, block_T]).sum(1)
-    return nats_R
+        nats_BK = np.add.reduceat(nats_BT, np.arange(0, length, block), axis=1)
+        nats_RK[rows, : nats_BK.shape[1]] = nats_BK * masks.weight_RK[rows, : nats_BK.shape[1]]
+    return nats_RK
 
 
 def _masked_logits(

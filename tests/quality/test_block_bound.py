@@ -147,3 +147,23 @@ def test_given_context_and_short_windows(batch_size):
     ]
     assert got.nats == pytest.approx(sum(exact), rel=1e-10)
     assert got.num_tokens == 6 + 2 + 1
+
+
+def test_the_counts_of_every_block_are_stratified():
+    masks = draw_masks(np.arange(17)[None].repeat(40, 0) > 0, 8, block=4, seed=2)  # blocks of 3, 4, 4, 4 and 1
+    counts = np.add.reduceat(masks.masked_RT, np.arange(0, 17, 4), axis=1).reshape(40, 8, 5)
+    assert (np.sort(counts[..., 1:4], axis=1) == np.array([1, 1, 2, 2, 3, 3, 4, 4])[:, None]).all()
+    assert (counts[..., 4] == 1).all() and counts[..., 0].min() == 1 and counts[..., 0].max() == 3
+    assert not masks.masked_RT[:, 0].any() and masks.drawn_N.all()
+    np.testing.assert_allclose(masks.weight_RK.reshape(40, 8, 5) * counts, np.array([3, 4, 4, 4, 1]) / 8 + 0 * counts)
+
+
+def test_the_error_of_drawing_masks_is_that_of_redrawn_masks():
+    """Over seeds, with few masks, so that neighbouring strata differ in l."""
+    model, rng = tiny.random_model(config(5, shift=True)), np.random.default_rng(0)
+    windows = windows_of(np.concatenate([np.zeros((12, 1), int), rng.integers(0, V, (12, 13))], axis=1).tolist())
+    found = [evaluate(model, windows, BYTES, mask_id=MASK, num_masks=4, batch_size=48, seed=s) for s in range(60)]
+    spread = np.std([got.nats for got in found], ddof=1) / math.log(2) / found[0].num_bytes
+    stated = math.sqrt(np.mean([got.bits_per_byte_mask_se**2 for got in found]))
+    assert 0.8 * spread < stated < 1.4 * spread
+    assert stated < np.mean([got.bits_per_byte_se for got in found]), "the windows differ too"
