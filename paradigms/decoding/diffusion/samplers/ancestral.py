@@ -96,7 +96,12 @@ class Ancestral(TimeSteps):
 
 def _exponential_float32(step: Step, row_M: Tensor, num: int) -> Tensor:
     """Exponential noise float32 [M, num] as torch.rand and the published formula make it: from multiples of 2^-24."""
-    seeds = [step.seeds[row] for row in row_M.tolist()]
-    position_M1 = step.position_BW[step.masked_BW][:, None]
-    uniform_MN = draws.uniform(seeds, position_M1 * num + torch.arange(num, device=row_M.device), step.draw, "gumbel")
-    return 1e-10 - ((uniform_MN * 2**24).floor() * 2.0**-24).float().add(1e-10).log()
+    seeds, position_M = [step.seeds[row] for row in row_M.tolist()], step.position_BW[step.masked_BW]
+    token_N, few = torch.arange(num, device=row_M.device), max(1, (1 << 15) // num)  # few at a time stay in the cache
+    noise = [
+        draws.uniform(
+            seeds[start : start + few], position_M[start : start + few, None] * num + token_N, step.draw, "gumbel"
+        )
+        for start in range(0, len(seeds), few)
+    ]
+    return torch.cat([1e-10 - ((u * 2**24).floor() * 2.0**-24).float().add(1e-10).log() for u in noise])
