@@ -245,8 +245,12 @@ class TrainedHere(Recipe):
     def _start(self, wanted: Wanted) -> Start | None:
         if self.start_from is None:
             return None
-        kind, _, name = self.start_from.partition("zoo:")
-        return Start.find(Path(self.start_from) if kind or not name else zoo.folder(name), wanted.native)
+        in_zoo = self.start_from.startswith("zoo:")
+        try:
+            folder = zoo.folder(self.start_from.removeprefix("zoo:")) if in_zoo else Path(self.start_from)
+            return Start.find(folder, wanted.native)
+        except ValueError as error:
+            raise ValueError(f"train.start_from={self.start_from}: {error}") from None
 
     def _text(self, corpus: Corpus, tokenizer: Tokenizer, split: str) -> Text:
         if corpus.prompt_lens is None:

@@ -49,7 +49,7 @@ class Start:
         if differing:
             more = f", and {len(differing) - 3} more" if len(differing) > 3 else ""
             raise ValueError(
-                f"train.start_from: the weights in {folder} do not fit the model: {'; '.join(differing[:3])}{more}; "
+                f"the weights in {folder} do not fit the model: {'; '.join(differing[:3])}{more}; "
                 "give a model of the same sizes, or train.start_from=null"
             )
         return cls(folder=folder, card=card)

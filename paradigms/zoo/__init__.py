@@ -24,7 +24,7 @@ def names() -> list[str]:
 def folder(name: str) -> Path:
     """Folder of a model. Raises ValueError for a name that the zoo does not have."""
     if name not in names():
-        raise ValueError(f"zoo:{name} is unknown; the zoo has {', '.join(names()) or 'nothing'}")
+        raise ValueError(f"the zoo has no model {name!r}; it has {', '.join(names()) or 'none'}")
     return FOLDER / name
 
 

@@ -90,17 +90,15 @@ def test_an_interruption_changes_nothing(options: dict[str, Any], home: Path, mo
 def test_weights_that_do_not_fit_are_refused_before_anything_is_loaded(home: Path, monkeypatch) -> None:
     folder = str(home / load("ar").checkpoint)
     source = TrainedHere(**{**RECIPE, "start_from": folder})
-    words = (
-        r"train\.start_from: the weights in .* do not fit the model: embedding is \(32, 259\) there, \(64, 259\) here"
-    )
+    words = r"train\.start_from=.*: the weights in .* do not fit the model: embedding is \(32, 259\) there, \(64, 259\)"
     with pytest.raises(ValueError, match=words):
         source.trained_len(wanted("diffusion", d_model=64))
     with pytest.raises(ValueError, match=r"layers.*missing here|layers.*missing there"):
         source.trained_len(wanted("diffusion", num_blocks=2))
     monkeypatch.setattr(zoo, "names", lambda: ["ar", "ssm"])
     for name, words in (
-        ("zoo:none", "zoo:none is unknown; the zoo has ar, ssm"),
-        ("nowhere", "no checkpoint in nowhere"),
+        ("zoo:none", "train.start_from=zoo:none: the zoo has no model 'none'; it has ar, ssm"),
+        ("nowhere", "train.start_from=nowhere: no checkpoint in nowhere"),
     ):
         with pytest.raises(ValueError, match=words):
             TrainedHere(**{**RECIPE, "start_from": name}).trained_len(wanted("diffusion"))
