@@ -217,7 +217,7 @@ class Model(nn.Module):
         Raises:
             ValueError: more positions than the model or the state was built for; other rows than the state has; slots
                 that it does not have; no columns, or `num_tokens` that do not fit them; `among_BTT` or `positions_BT`
-                for a model with recurrent layers, which run along one path.
+                for a model with recurrent layers, which run along one path; no time for a model that reads it.
         """
         append = write == "append"
         if (
