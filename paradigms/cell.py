@@ -159,6 +159,11 @@ class Cell:
 
     def _check_values(self, work: Workload) -> None:
         """What needs trained weights, and how long a text they were trained for."""
+        if self.measure.quality and self.model.noise == "uniform":
+            raise ValueError(
+                "measure.quality=true needs the likelihood of held-out text, which is not computed under uniform noise "
+                "(model.noise=uniform); set measure.quality=false"
+            )
         if self.train.source == "random":
             has_experts = getattr(self.model, "experts", None) is not None
             dependent = {

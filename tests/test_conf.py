@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -48,7 +49,12 @@ OF_OTHERS = [  # files that speak of weights of others
     if name.startswith(("model/", "paradigm/", "train/", "tokenizer/"))
     and {"pretrained", "smollm2_135m"} & {name.rpartition("/")[2], *(cli.CONF / f"{name}.yaml").read_text().split()}
 ]
-OF_A_CELL = [name for name in FILES if not name.startswith(OF_THE_SWEEP) and name not in OF_OTHERS]
+OF_CANVASES = [  # files that speak of uniform noise
+    name for name in FILES if re.search("diffusion_gemma|uniform_samplers", (cli.CONF / f"{name}.yaml").read_text())
+]
+OF_CANVASES += [name for name in OF_OTHERS if name.endswith("/diffusion_gemma")]
+OF_OTHERS = [name for name in OF_OTHERS if name not in OF_CANVASES]
+OF_A_CELL = [name for name in FILES if not name.startswith(OF_THE_SWEEP) and name not in (*OF_OTHERS, *OF_CANVASES)]
 EXPERIMENTS = [name.partition("/")[2] for name in FILES if name.startswith("experiment/")]
 NESTED = ("decoder/sampler", "decoder/cache")  # parts of a decoder
 TRAINED = [] if {"ar", "ssm", "diffusion"} <= set(zoo.names()) else ["train=quick"]  # until the zoo is whole
@@ -220,7 +226,11 @@ def test_a_file_composes_builds_and_passes_its_check(name, compose, texts, monke
         cell.check()
 
 
-@pytest.mark.parametrize("name", [name for name in OF_A_CELL if name.startswith(("model/", "decoder/"))])
+SPELLED_OUT = [name for name in OF_A_CELL if name.startswith(("model/", "decoder/"))]
+SPELLED_OUT += [name for name in OF_CANVASES if name.startswith("decoder/")]
+
+
+@pytest.mark.parametrize("name", SPELLED_OUT)
 def test_a_file_spells_out_every_field_so_that_an_override_needs_no_plus(name):
     values = OmegaConf.to_container(OmegaConf.load(cli.CONF / f"{name}.yaml"))
     assert isinstance(values, dict)
@@ -287,6 +297,23 @@ def test_a_file_of_others_runs_with_a_tiny_folder(name, compose, tmp_path):
     _cell, observed, _tables = run(config)
     assert observed["parameters"] > 10_000
     assert denoiser or observed["state_used_bytes"] > 0
+
+
+@pytest.mark.parametrize("name", OF_CANVASES)
+def test_a_file_of_canvases_runs_with_a_tiny_folder(name, compose, tmp_path):
+    folder = theirs.write_canvas_folder(tmp_path / "theirs")
+    chosen = ["paradigm=diffusion_gemma", name.replace("/", "=")] if "decoder/" in name else [name.replace("/", "=")]
+    if name.startswith("model/"):
+        chosen += ["decoder=uniform_diffusion"]
+    config = cell_config(compose(*chosen, f"model.path={folder}", "measure.quality=false"))
+    config["corpus"] = {"_target_": "tiny.TinyText"}
+    config["decoder"]["sampler"]["num_steps"] = 3
+    config["workload"] |= {"prompt_len": 8, "output_len": 20, "batch_size": 2}
+    config["measure"] |= {"max_repeats": 1, "min_time_s": 0.0, "max_warmups": 1, "warmup_events": 1}
+    _cell, observed, tables = run(config)
+    assert 30_000 < observed["parameters"] < 60_000 and observed["state_used_bytes"] > 0
+    assert {(row["nfe_encoder"], row["nfe_decoder"]) for row in tables["requests"]} == {(3, 9)}
+    assert observed["engine"] == ("transformers" if "generate" in name else "native")
 
 
 def trained_folder(config: dict[str, Any]) -> Path:
@@ -398,7 +425,14 @@ def test_hydra_finds_our_sweeper(compose):
 
 
 def test_no_file_is_left_out():
-    known = {*OF_A_CELL, *OF_OTHERS, "config", "hydra/sweeper/rounds", *(f"experiment/{name}" for name in EXPERIMENTS)}
+    known = {
+        *OF_A_CELL,
+        *OF_OTHERS,
+        *OF_CANVASES,
+        "config",
+        "hydra/sweeper/rounds",
+        *(f"experiment/{name}" for name in EXPERIMENTS),
+    }
     known |= {name for name in FILES if name.startswith(("sweep/", "launch/"))}
     assert set(FILES) == known and len(FILES) > 40
 

@@ -180,7 +180,7 @@ def _special_ids(place: Path, config: Mapping[str, Any]) -> tuple[int | None, in
         generation = json.loads((place / "generation_config.json").read_text())
 
     def first(name: str) -> int | None:
-        value = generation.get(name, config.get(name))
+        value = generation.get(name, config.get(name, (config.get("text_config") or {}).get(name)))
         return value[0] if isinstance(value, list) and value else value if isinstance(value, int) else None
 
     return first("bos_token_id"), first("eos_token_id")

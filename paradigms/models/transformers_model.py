@@ -52,8 +52,9 @@ def transformers_config(path: str, max_positions: int | None = None) -> Transfor
     Raises:
         ValueError: nothing there, or a model of the library that writes no text by itself.
     """
-    from paradigms.models import canvas_model
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    from paradigms.models import canvas_model
 
     values = checkpoint_files.read_config(path)
     if values.get("model_type") in canvas_model.MODEL_TYPES:
