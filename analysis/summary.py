@@ -19,7 +19,7 @@ OUTPUT_LEN, PROMPT_LEN, BATCH_SIZE = WORK
 TIMED = ("ttft_s", "tpot_s", "e2e_s", "e2e_per_token_s", "itl_median_s", "itl_max_s", "step_time_s", "prefill_s",
          "throughput_tokens_per_s", "nfe", "tokens_per_forward", "positions_computed", "committed_tokens",
          "max_chunk_tokens")  # fmt: skip
-GENERATED = ("judge_bits_per_byte", "token_entropy_nats", "distinct_1", "distinct_2")
+GENERATED = ("judge_bits_per_byte", "judge_given_bits_per_byte", "token_entropy_nats", "distinct_1", "distinct_2")
 ONCE = (*BYTES, "parameters", "bits_per_byte", "bits_per_byte_se", "checkpoint_tokens")
 PERCENTILES = (90, 99)
 _COLUMNS = ["cell", "rounds", "generations", *(f"e2e_s_p{percent}" for percent in PERCENTILES), *ONCE,
@@ -116,11 +116,11 @@ def series_over(frames: Frames, axis: str) -> pd.DataFrame:
 
 
 def _named_series(cells: pd.DataFrame, axis: str) -> pd.DataFrame:
-    names = [_tell_apart(str(label), group, axis) for label, group in cells.groupby("label")]
+    names = [tell_apart(str(label), group, axis) for label, group in cells.groupby("label")]
     return cells.assign(series=pd.concat(names) if names else None, x=cells[axis])
 
 
-def _tell_apart(label: str, group: pd.DataFrame, axis: str) -> pd.Series:
+def tell_apart(label: str, group: pd.DataFrame, axis: str) -> pd.Series:
     """Series names: the label, and the fewest factors that leave one cell a point."""
     factors = [
         str(name)

@@ -38,7 +38,7 @@ class Canvas:
             raise ValueError("this tokenizer has no mask token; masked diffusion needs one (tokenizer=bpe2048 or byte)")
         self.requests, self.mask_id = requests, mask_id
         self.seeds = [request.seed for request in requests]
-        canvases = [_canvas(request) for request in requests]
+        canvases = [request.layout for request in requests]
         rows = [
             [*request.prompt, *(mask_id if token is None else token for token in canvas)]
             for request, canvas in zip(requests, canvases, strict=True)
@@ -153,10 +153,6 @@ class Canvas:
         columns = [row.nonzero()[:, 0].tolist() for row in open_BT]
         padded = [found + [0] * (N - len(found)) for found in columns]  # column 0 is never open
         return torch.tensor(padded, device=self.device)
-
-
-def _canvas(request: Request) -> Sequence[int | None]:
-    return [None] * request.max_new_tokens if request.canvas is None else request.canvas
 
 
 def _at(rows: Sequence[int] | None, column_BW: Tensor) -> tuple[Tensor, Tensor]:
