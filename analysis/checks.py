@@ -1,20 +1,18 @@
-"""What was equal and what was not, and whether known laws hold: the two tables that a comparison stands on."""
+"""Whether known laws hold in the records: counts, bytes, times, drift."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis import statistics
-from analysis.frames import WORK, Frames
-from analysis.summary import OUTPUT_LEN, labels, series_over, show, summarise
+from analysis import laws, statistics
+from analysis.frames import Frames
+from analysis.summary import OUTPUT_LEN, series_over, show, summarise
 
 HOLDS, FAILS, NOISE = "holds", "does not hold", "noise"
 ITEMSIZE = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 TOLERANCE = 0.05  # of the linear law of latency
-SAME_SIZE = 0.02
 
 
 @dataclass(frozen=True)
@@ -24,93 +22,6 @@ class Check:
     law: str
     verdict: str
     figure: str
-
-
-@dataclass(frozen=True)
-class Equality:
-    """A factor that ought to be equal over all paradigms."""
-
-    factor: str
-    equal: bool
-    values: str
-
-
-def equalities(frames: Frames) -> list[Equality]:
-    """Each factor with its one value, or with who differs."""
-    ok = frames.ok
-    if not len(ok):
-        return []
-    sampling = sorted(str(name) for name in ok if re.search(r"\.(temperature|top_k|top_p)$", str(name)))
-    rows = [
-        _equality("machine", frames, ok["machine"]),
-        _equality("device", frames, ok["device.name"]) if "device.name" in ok else None,
-        _equality("dtype", frames, ok["device.dtype"]) if "device.dtype" in ok else None,
-        _equality("threads", frames, ok["device.threads"]) if "device.threads" in ok else None,
-        _equality("execution", frames, ok["execution"]),
-        _equality("kernels", frames, ok["kernels"]),
-        _equality("timeline", frames, ok["measure.timeline"]) if "measure.timeline" in ok else None,
-        _equality("sampling", frames, _joined(ok, sampling)) if sampling else None,
-        _equality("stop", frames, ok["workload.stop"]) if "workload.stop" in ok else None,
-        _equality("prompts", frames, ok["workload.prompts"]) if "workload.prompts" in ok else None,
-        _lengths(frames),
-        _parameters(frames),
-        _equality("tokens seen by the kept checkpoint", frames, ok["checkpoint_tokens"]),
-        _equality("tokens trained on in all", frames, _budget(frames)),
-        _equality("corpus", frames, ok["corpus_sha256"].map(lambda value: str(value)[:12], na_action="ignore")),
-        *(_equality(str(name), frames, ok[name]) for name in ok if str(name).startswith("tokenizer.")),
-        _equality("torch", frames, ok["torch_version"]),
-        _equality("code", frames, ok["code"]),
-    ]
-    return [row for row in rows if row is not None]
-
-
-def _equality(factor: str, frames: Frames, values: pd.Series) -> Equality:
-    shown = values.astype(object).where(values.notna(), None).map(show)
-    distinct = list(dict.fromkeys(shown))
-    if len(distinct) == 1:
-        return Equality(factor, True, "not recorded" if distinct[0] == "none" and factor != "sampling" else distinct[0])
-    by_label = {
-        label: ", ".join(sorted(set(group)))
-        for label, group in shown.groupby(frames.ok["paradigm.label"].loc[shown.index])
-    }
-    groups: dict[str, list[str]] = {}
-    for label in labels(frames):
-        if label in by_label:
-            groups.setdefault(by_label[label], []).append(label)
-    return Equality(factor, False, "; ".join(f"{value} ({' / '.join(names)})" for value, names in groups.items()))
-
-
-def _joined(runs: pd.DataFrame, names: list[str]) -> pd.Series:
-    rows = runs[names].to_dict("records")
-    text = [", ".join(f"{name.rpartition('.')[2]} {show(row[name])}" for name in names) for row in rows]
-    return pd.Series(text, index=runs.index, dtype=object)
-
-
-def _budget(frames: Frames) -> pd.Series:
-    return frames.ok["checkpoint"].map(frames.training.groupby("checkpoint")["tokens"].max())
-
-
-def _lengths(frames: Frames) -> Equality:
-    cells = frames.ok.drop_duplicates(["paradigm.label", *WORK])
-    work = {
-        label: set(map(tuple, group[list(WORK)].to_numpy().tolist()))
-        for label, group in cells.groupby("paradigm.label")
-    }
-    everything = set.union(*work.values())
-    lacking = {label: len(everything - done) for label, done in work.items() if everything - done}
-    text = f"{len(everything)} combination{'s' * (len(everything) > 1)} of output, prompt and batch"
-    if lacking:
-        text += "; not measured: " + ", ".join(f"{count} of {label}" for label, count in lacking.items())
-    return Equality("work", not lacking, text)
-
-
-def _parameters(frames: Frames) -> Equality:
-    sizes = frames.ok.groupby("paradigm.label")["parameters"].median().dropna()
-    if not len(sizes):
-        return Equality("parameters", True, "not recorded")
-    spread = float(sizes.max() / sizes.min() - 1)
-    text = f"{sizes.min():,.0f} to {sizes.max():,.0f}, {spread:.2%} apart (allowed: {SAME_SIZE:.0%})"
-    return Equality("parameters", spread <= SAME_SIZE, text if spread else f"{sizes.min():,.0f}")
 
 
 def checks(frames: Frames) -> list[Check]:
@@ -124,11 +35,14 @@ def checks(frames: Frames) -> list[Check]:
     found = [
         _committed(frames),
         _forwards(frames, cells),
+        _forwards_by_values(frames),
+        _ancestral(frames, cells),
         *_linear(frames),
         _formula(fixed),
         _kv_bytes(fixed),
         _constant_state(cells),
         _uncached_positions(_run_whole(fixed)),
+        _denoised_positions(_run_whole(fixed)),
         _steady(frames),
         *_anchor(frames),
     ]
@@ -156,30 +70,60 @@ def _committed(frames: Frames) -> Check | None:
     )
 
 
-def expected_forwards(cell: pd.Series) -> float | None:
-    """Forwards a decoder must take: N token by token, K for a canvas in K steps; None where it decides itself."""
-    if cell.get("workload.stop", "length") != "length":
-        return None
-    steps, threshold, cache = (cell.get(f"decoder.{name}") for name in ("steps", "threshold", "cache"))
-    if steps is not None and not pd.isna(steps):
-        match = re.fullmatch(r"L(?:/(\d+))?", str(steps))
-        return max(1, cell[OUTPUT_LEN] // int(match[1] or 1)) if match else float(steps)
-    sequential = cell.get("model.causal") in (True,) and isinstance(cache, str) and pd.isna(threshold)
-    return cell[OUTPUT_LEN] if sequential else None
-
-
 def _forwards(frames: Frames, cells: pd.DataFrame) -> Check | None:
-    expected = {row["cell"]: expected_forwards(row) for _, row in cells.iterrows()}
     timed = _run_whole(frames.timed)
+    expected = {row["cell"]: laws.forwards(row) for _, row in cells.iterrows()}
     timed = timed.assign(expected=timed["cell"].map(expected).astype(float))
     timed = timed[timed["expected"].notna() & timed["nfe"].notna()]
     if not len(timed):
         return None
     bad = int((timed["nfe"] != timed["expected"]).sum())
     return Check(
-        "NFE = N token by token, = K for a canvas in K steps",
+        "NFE = N token by token, = K for a canvas in K steps, whatever the cache",
         _verdict(bad),
         f"{len(timed) - bad:,} of {len(timed):,} requests",
+    )
+
+
+def _forwards_by_values(frames: Frames) -> Check | None:
+    """What the text decides: at least one forward, at most one a token."""
+    timed = _run_whole(frames.timed)
+    if "decoder.sampler" not in timed:
+        return None
+    timed = timed[timed["decoder.sampler"].isin(laws.BY_VALUES) & timed["nfe"].notna()]
+    if not len(timed):
+        return None
+    bad = int((~timed["nfe"].between(1, timed["committed_tokens"])).sum())
+    return Check("threshold, factor: 1 ≤ NFE ≤ N", _verdict(bad), f"{len(timed) - bad:,} of {len(timed):,} requests")
+
+
+def _ancestral(frames: Frames, cells: pd.DataFrame) -> Check | None:
+    """Mean over distinct requests against the formula; a standard error needs a few of them."""
+    expected = {row["cell"]: laws.expected_ancestral(row) for _, row in cells.iterrows()}
+    timed = _run_whole(frames.timed).drop_duplicates(["cell", "request_id", "seed"])
+    found = []
+    for cell, requests in timed.groupby("cell"):
+        nfe = requests["nfe"].dropna()
+        if expected.get(cell) is not None and len(nfe) >= 4:
+            found.append((nfe.mean() - expected[cell]) / max(nfe.std() / len(nfe) ** 0.5, 1e-9))
+    if not found:
+        return None
+    bad = sum(abs(error) > 3 for error in found)
+    worst = max(found, key=abs)
+    law = "ancestral: mean NFE = T(1 − (1 − 1/T)^L) within 3 standard errors"
+    return Check(law, _verdict(bad), f"{len(found) - bad} of {len(found)} cells, furthest {worst:+.1f}")
+
+
+def _denoised_positions(cells: pd.DataFrame) -> Check | None:
+    law = pd.Series({index: laws.positions(row) for index, row in cells.iterrows()}, dtype=float)
+    known = cells[law.notna() & cells["positions_computed"].notna()]
+    if not len(known):
+        return None
+    bad = known[known["positions_computed"] != law[known.index]]
+    return Check(
+        "denoising: positions = NFE·(prompt + canvas); less by what trained blocks, prefix and dual caches leave out",
+        _verdict(len(bad)),
+        _count(len(known), bad),
     )
 
 
@@ -218,7 +162,7 @@ def _formula(cells: pd.DataFrame) -> Check | None:
 
 
 def _kv_bytes(cells: pd.DataFrame) -> Check | None:
-    """2·layers·(prompt + N − 1)·kv_heads·head_dim·batch·itemsize, from the factors alone."""
+    """2·layers·positions·kv_heads·head_dim·batch·itemsize, from the factors alone."""
     need = [
         "model.block",
         "model.num_blocks",
@@ -230,22 +174,21 @@ def _kv_bytes(cells: pd.DataFrame) -> Check | None:
     ]
     if not set(need) <= set(cells):
         return None
-    kept = cells[
-        cells[need].notna().all(axis=1) & (cells["decoder.cache"] == "state") & cells["state_used_bytes"].notna()
-    ]
+    kept = cells[cells[need].notna().all(axis=1) & cells["state_used_bytes"].notna()]
+    positions = pd.Series({index: laws.kept_positions(row) for index, row in kept.iterrows()}, dtype=float)
     plain = kept["model.block"].str.fullmatch("[AFE]*A[AFE]*") & kept["device.dtype"].isin(list(ITEMSIZE))
+    plain &= positions.notna()
     for option in ("decoder.kv_dtype", "model.attention.head_dim"):  # 8 bits have scales; a width of its own is no law
         plain &= kept[option].isna() if option in kept else True
-    kept = kept[plain]
+    kept, positions = kept[plain], positions[plain]
     if not len(kept):
         return None
     layers = kept["model.block"].str.count("A") * kept["model.num_blocks"]
-    positions = kept["workload.prompt_len"] + kept["committed_tokens"] - 1
     width = kept["model.attention.num_kv_heads"] * (kept["model.d_model"] / kept["model.attention.num_heads"])
     law = 2 * layers * positions * width * kept["workload.batch_size"] * kept["device.dtype"].map(ITEMSIZE)
     bad = kept[law != kept["state_used_bytes"]]
     return Check(
-        "KV bytes = 2·layers·(prompt + N − 1)·kv_heads·head_dim·batch·itemsize",
+        "KV bytes = 2·layers·(prompt + N − 1)·kv_heads·head_dim·batch·itemsize; a canvas: its kept positions",
         _verdict(len(bad)),
         _count(len(kept), bad),
     )
@@ -270,8 +213,12 @@ def _constant_state(cells: pd.DataFrame) -> Check | None:
 def _uncached_positions(cells: pd.DataFrame) -> Check | None:
     if "decoder.cache" not in cells:
         return None
+    causal = cells["model.causal"].eq(True) if "model.causal" in cells else True
     naive = cells[
-        (cells["decoder.cache"] == "none") & (cells["workload.batch_size"] == 1) & cells["positions_computed"].notna()
+        causal
+        & (cells["decoder.cache"] == "none")
+        & (cells["workload.batch_size"] == 1)
+        & cells["positions_computed"].notna()
     ]
     if not len(naive):
         return None

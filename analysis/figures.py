@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import findings, statistics, style
+from analysis import diffusion_figures, findings, statistics, style
+from analysis.choices import Choice
 from analysis.frames import Frames
-from analysis.summary import BATCH_SIZE, OUTPUT_LEN, PROMPT_LEN, axes_varying, headline_cells, series_over
+from analysis.summary import BATCH_SIZE, OUTPUT_LEN, PROMPT_LEN, axes_varying, headline_cells, labels, series_over
 
+MOST_SERIES = 16  # that a legend of paradigms can tell apart
 AXIS_NAMES = {
     OUTPUT_LEN: "output length, tokens",
     PROMPT_LEN: "prompt length, tokens",
@@ -36,20 +37,11 @@ UNITS = {
 }
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A figure that fits the sweep: file name, title, the function that draws it, and its sentence."""
-
-    name: str
-    title: str
-    draw: Callable[[Frames], Figure]
-    sentence: Callable[[Frames], str]
-
-
 def choose(frames: Frames) -> list[Choice]:
     """Figures for what varies: output length, prompt length, batch size; quality and loss where they were recorded."""
     axes = axes_varying(frames)
-    chosen: list[Choice] = []
+    chosen = diffusion_figures.choose(frames)
+    many = len(labels(frames)) > MOST_SERIES and bool(chosen)  # which show it, line by line
     if OUTPUT_LEN in axes:
         chosen += [
             Choice("latency", "Latency against output length", latency, findings.slopes),
@@ -63,7 +55,7 @@ def choose(frames: Frames) -> list[Choice]:
         chosen.append(Choice("context", "Longer prompts", context, findings.context))
     if BATCH_SIZE in axes:
         chosen.append(Choice("batch", "Larger batches", batch, findings.batch))
-    if len(headline_cells(frames)) and frames.requests["judge_bits_per_byte"].notna().any():
+    if not many and len(headline_cells(frames)) and frames.requests["judge_bits_per_byte"].notna().any():
         chosen.append(Choice("quality", "Quality against latency", quality, findings.quality))
     if frames.training["val_bits_per_byte"].notna().any():
         chosen.append(Choice("loss", "Loss curves", loss, findings.loss))

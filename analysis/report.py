@@ -21,9 +21,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from analysis import checks, figures, findings, peers, statistics, tables
+from analysis import checks, equalities, figures, findings, peers, statistics, tables
+from analysis.choices import Choice
 from analysis.frames import Frames, load
-from analysis.summary import summarise
+from analysis.summary import axes_varying, summarise
 
 DPI = 160
 LEGEND = "n: requests in rounds; ≤: upper bound; †: contended; ‡: extrapolated; [ ]: 95 % interval over rounds"
@@ -99,8 +100,8 @@ def _pictures(frames: Frames, folder: Path) -> list[Picture]:
     """Draw, save as PNG and SVG, and keep the SVG for the page."""
     pictures = []
     choices = figures.choose(frames)
-    if len(frames.ok) and any(choice.name not in ("quality", "loss") for choice in choices):
-        choices.insert(0, figures.Choice("headline", "In one picture", figures.headline, findings.latency))
+    if len(frames.ok) and axes_varying(frames):
+        choices.insert(0, Choice("headline", "In one picture", figures.headline, findings.latency))
     for choice in choices:
         figure = choice.draw(frames)
         svg = _svg(figure)
@@ -120,7 +121,7 @@ def _svg(figure: Figure) -> bytes:
 
 def _content(frames: Frames) -> dict[str, object]:
     """What the page says besides its figures."""
-    equal = checks.equalities(frames)
+    equal = equalities.equalities(frames)
     most = int(summarise(frames)["requests"].max())
     reasons = [statistics.percentile([0.0] * most, percent)[1] for percent in (90, 99)]
     return {

@@ -66,8 +66,12 @@ class Mark:
 def mark_of(frames: Frames, label: str) -> Mark:
     """The mark of a paradigm, equal in every figure of these frames."""
     order = labels(frames)
-    index = order.index(label)
-    size = 9.5 - 5.0 * index / max(len(order) - 1, 4)
+    return mark(order.index(label), len(order))
+
+
+def mark(index: int, count: int) -> Mark:
+    """The mark of the index-th of `count` series."""
+    size = 9.5 - 5.0 * index / max(count - 1, 4)
     dash = dash_of(index // len(_PALETTE))
     return Mark(_PALETTE[index % len(_PALETTE)], _MARKERS[index % len(_MARKERS)], size, dash)
 

@@ -37,6 +37,10 @@ class Truth:
     schedule: int | str | None = None
     parameters: int = PARAMETERS
     engine: str = "native"
+    sampler: str = "random"
+    cache: str = "none"
+    block_len: int | None = None
+    canvas_block: int | None = None
 
     def positions(self, prompt_len: int, output_len: int) -> list[int]:
         """Positions computed by each forward, for one row."""
@@ -44,11 +48,19 @@ class Truth:
             return [prompt_len] + [1] * (output_len - 1)
         if self.kind == "uncached":
             return [prompt_len + i for i in range(output_len)]
-        return [prompt_len + output_len] * self.steps(output_len)
+        whole, steps = prompt_len + output_len, self.steps(output_len)
+        if self.cache == "none" or self.block_len is None:
+            return [whole] * steps
+        looks = steps // (output_len // self.block_len)  # of a block: all at first, then it and the column before it
+        return ([whole] + [self.block_len + 1] * (looks - 1)) * (output_len // self.block_len)
 
     def state_bytes(self, prompt_len: int, output_len: int, batch_size: int) -> int:
         if self.kind == "cached":
             return 2 * LAYERS * (prompt_len + output_len - 1) * KV_HEADS * HEAD_DIM * batch_size * ITEMSIZE
+        width = self.canvas_block or self.block_len
+        if self.cache in ("dual", "block") and width is not None:
+            kept = prompt_len + output_len - width - 1
+            return 2 * LAYERS * kept * KV_HEADS * HEAD_DIM * batch_size * ITEMSIZE
         return 120_000 * batch_size if self.kind == "recurrent" else 0
 
 
@@ -60,7 +72,8 @@ QUARTER = Truth(
     "diffusion_quarter", "Diffusion, K = L/4", "canvas", 1.5e-3, 8e-6, lambda n: n // 4, 2.36, 2.9, 4.3, "L/4"
 )
 SIXTEEN = Truth("diffusion_16", "Diffusion, K = 16", "canvas", 1.5e-3, 8e-6, lambda n: 16, 2.36, 3.3, 4.5, 16)
-THRESHOLD = Truth("diffusion_threshold", "Diffusion, p > 0.9", "canvas", 1.5e-3, 8e-6, lambda n: n // 2, 2.36, 2.6, 4.1)
+THRESHOLD = Truth("diffusion_threshold", "Diffusion, p > 0.9", "canvas", 1.5e-3, 8e-6, lambda n: n // 2, 2.36, 2.6, 4.1,
+                  sampler="threshold")  # fmt: skip
 PEER = Truth("peer", "a peer", "cached", 2.4e-3, 10e-6, lambda n: n, 1.74, 1.9, 4.1, engine="transformers")
 ALL = (AR, NAIVE, SSM, FULL, QUARTER, SIXTEEN, THRESHOLD)
 
@@ -125,14 +138,17 @@ def write_sweep(
 
 
 def _checkpoint(truth: Truth) -> str:
+    if truth.canvas_block:
+        return f"block_diffusion_{truth.canvas_block}"
     return "diffusion" if truth.kind == "canvas" else "ssm" if truth.kind == "recurrent" else "ar"
 
 
 def _config(truth: Truth, prompt_len: int, output_len: int, batch_size: int) -> dict[str, Any]:
     decoder: dict[str, Any] = {"decoder.temperature": 1.0, "decoder.top_k": None, "decoder.top_p": None}
     if truth.kind == "canvas":
-        threshold = 0.9 if truth.schedule is None else None
-        decoder |= {"decoder.steps": truth.schedule, "decoder.threshold": threshold}
+        decoder |= {"decoder.cache": truth.cache, "decoder.block_len": truth.block_len}
+        decoder |= {"decoder.sampler": truth.sampler, "decoder.sampler.steps": truth.schedule}
+        decoder |= {"decoder.sampler.threshold": 0.9 if truth.schedule is None else None}
     else:
         decoder["decoder.cache"] = "none" if truth.kind == "uncached" else "state"
     return {
@@ -142,7 +158,8 @@ def _config(truth: Truth, prompt_len: int, output_len: int, batch_size: int) -> 
         "model.block": "M" if truth.kind == "recurrent" else "AF", "model.num_blocks": LAYERS, "model.vocab_size": 1024,
         "model.d_model": KV_HEADS * HEAD_DIM, "model.attention.num_heads": KV_HEADS,
         "model.attention.num_kv_heads": KV_HEADS,
-        "model.causal": truth.kind != "canvas",
+        "model.causal": truth.kind != "canvas", "model.noise": "absorbing" if truth.kind == "canvas" else None,
+        "model.canvas_block": truth.canvas_block, "model.shift_logits": truth.kind == "canvas",
         "device.name": "cpu", "device.threads": 1, "device.dtype": "float32",
         "train.source": "zoo", "measure.rounds": 3, "measure.timeline": "device",
     } | decoder  # fmt: skip

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from synthetic_records import AR, FULL, NAIVE, QUARTER, SIXTEEN, SSM, THRESHOLD, write_sweep
 
-from analysis import checks, load
+from analysis import checks, equalities, load
+from analysis.laws import forwards as expected_forwards
 
 LENGTHS = (16, 64, 128)
 
@@ -34,17 +35,19 @@ def folder(tmp_path):
 
 def test_all_hold_on_lawful_records(folder):
     found = checks.checks(load(folder))
-    assert len(found) == 10 and {check.verdict for check in found} == {checks.HOLDS}
+    assert len(found) == 12 and {check.verdict for check in found} == {checks.HOLDS}
 
 
 @pytest.mark.parametrize(
     ("law", "table", "edit"),
     [
         ("committed = requested", "requests", lambda r: r | {"committed_tokens": r["requested_tokens"] - 1}),
-        ("NFE", "requests", lambda r: r | {"nfe": r["nfe"] + 1}),
+        ("NFE = N", "requests", lambda r: r | {"nfe": r["nfe"] + 1}),
         ("state: formula", "runs", lambda r: r | {"state_formula_bytes": 1} if r["round"] == 0 else r),
         ("KV bytes", "runs", lambda r: r | {"state_used_bytes": 4096} if r["round"] == 0 else r),
         ("SSM state", "runs", lambda r: r | {"state_used_bytes": r["workload.output_len"]} if r["round"] == 0 else r),
+        ("denoising: positions", "requests", lambda r: r | {"positions_computed": r["positions_computed"] + 1}),
+        ("1 ≤ NFE", "requests", lambda r: r | {"nfe": 0}),
         ("without a cache", "requests", lambda r: r | {"positions_computed": r["positions_computed"] + 1}),
         ("AR, KV cache: E2E", "requests", lambda r: slower_at_128(r, 1.3)),
     ],
@@ -76,18 +79,18 @@ def test_drift_of_the_anchor_is_noise(tmp_path):
 
 def test_expected_forwards(tmp_path):
     frames = load(write_sweep(tmp_path / "s", output_lens=(64,)))
-    expected = {row["paradigm.label"]: checks.expected_forwards(row) for _, row in frames.cells.iterrows()}
+    expected = {row["paradigm.label"]: expected_forwards(row) for _, row in frames.cells.iterrows()}
     token_by_token = dict.fromkeys((AR.label, NAIVE.label, SSM.label, FULL.label), 64)
     assert expected == token_by_token | {QUARTER.label: 16, SIXTEEN.label: 16, THRESHOLD.label: None}
 
 
 def equality(frames, factor):
-    (row,) = [row for row in checks.equalities(frames) if row.factor == factor]
+    (row,) = [row for row in equalities.equalities(frames) if row.factor == factor]
     return row
 
 
 def test_equal_sweep_flags_nothing(folder):
-    assert all(row.equal for row in checks.equalities(load(folder)))
+    assert all(row.equal for row in equalities.equalities(load(folder)))
 
 
 @pytest.mark.parametrize(
