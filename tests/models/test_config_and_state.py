@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -157,4 +156,4 @@ def test_a_denoiser_is_cached_only_where_layers_keep_a_slot_a_position():
     state.advance([10])
     assert state.used_bytes == config.state_bytes(batch_size=1, length=10, itemsize=4)
     with pytest.raises(ValueError, match="decode it uncached"):
-        dataclasses.replace(config, block="WF", attention=None).build().new_state(1, 8)
+        dataclasses.replace(config, block="LF", attention=None).build().new_state(1, 8)
