@@ -38,6 +38,11 @@ class Sampling:
         if self.temperature == 0 and (self.top_k or self.top_p):
             raise ValueError("decoder.top_k and decoder.top_p mean nothing at temperature 0; leave them null")
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether tokens are drawn from the model's own distribution."""
+        return self.temperature == 1 and self.top_k is None and self.top_p is None
+
     def probabilities(self, logits_RV: Tensor) -> Tensor:
         """The distribution that is drawn from, float64 [R, V]; one-hot when greedy."""
         logits_RV = logits_RV.double()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from paradigms.decoding import draws
 from paradigms.decoding.diffusion.contract import Step
-from paradigms.decoding.sampling import Sampling
+from paradigms.decoding.sampling import Sampling, invert
 
 CONFIDENCES = ("before", "after")  # temperature, top-k and top-p
 
@@ -42,17 +42,23 @@ class Guess:
         """Tokens drawn for the chosen positions, all of them wanted; 0 elsewhere. The same draws as `tokens_BW`."""
         if "tokens_BW" in self.__dict__:
             return self.tokens_BW
-        logits = self.logits_MV if chosen_BW is self.wanted_BW else self.logits_MV[chosen_BW[self.wanted_BW]]
         step = self.step
         uniform = draws.uniform(step.seeds, step.position_BW, step.draw, "token")[chosen_BW]
         tokens_BW = torch.zeros_like(chosen_BW, dtype=torch.long)
-        tokens_BW[chosen_BW] = self._sampling.draw(logits, uniform)
+        if chosen_BW is not self.wanted_BW:
+            tokens_BW[chosen_BW] = self._sampling.draw(self.logits_MV[chosen_BW[self.wanted_BW]], uniform)
+        elif self._sampling.temperature == 0:
+            tokens_BW[chosen_BW] = self.logits_MV.argmax(-1)
+        else:  # the distribution may be needed again
+            tokens_BW[chosen_BW] = invert(self.drawn_from_MV, uniform)
         return tokens_BW
 
     @cached_property
     def probabilities_MV(self) -> Tensor:
         """The distribution that confidences are of, float64 [M, V]."""
-        return self.drawn_from_MV if self._confidence == "after" else self.logits_MV.double().softmax(-1)
+        if self._confidence == "after" or self._sampling.is_plain:
+            return self.drawn_from_MV
+        return self.logits_MV.double().softmax(-1)
 
     @cached_property
     def drawn_from_MV(self) -> Tensor:
