@@ -11,7 +11,7 @@ Dimension letters: B batch, T tokens in, K columns wanted, S columns cached, V v
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import metadata
@@ -64,9 +64,23 @@ def transformers_config(path: str, max_positions: int | None = None) -> Transfor
             f"model.path={path} is a {values.get('model_type')!r}, no causal language model of transformers "
             f"{metadata.version('transformers')}"
         )
+    if _sees_both_ways(values):
+        raise ValueError(
+            f"model.path={path} is a {values['model_type']!r}, an encoder that sees both ways; it was trained to fill "
+            "a few masks, and neither writes left to right nor undoes noise, so no decoder fits it"
+        )
     text = values.get("text_config") or values
     known = text.get("max_position_embeddings") or NO_LIMIT
     return TransformersConfig(path=path, max_positions=max_positions or known, vocab_size=text["vocab_size"])
+
+
+def _sees_both_ways(values: Mapping[str, Any]) -> bool:
+    """Whether a config is of an encoder, as BERT's, which the library lists among causal models too."""
+    from transformers.models.auto import modeling_auto
+
+    encoders = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys()
+    encoders -= modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.keys()  # whose decoders are causal
+    return values.get("model_type") in encoders and not (values.get("is_decoder") or values.get("causal"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -220,9 +220,15 @@ def test_what_it_cannot_do_is_said(model_of, tmp_path):
         with pytest.raises(ValueError, match=words):
             call()
     theirs.write_folder(tmp_path / "bert", "bert", weights=False)
+    theirs.write_folder(tmp_path / "decoder", "bert", weights=False, is_decoder=True)
+    assert transformers_config(str(tmp_path / "decoder")).causal
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "config.json").write_text('{"model_type": "no_such_model"}')
-    for name, words in (("odd", "transformers cannot read its config"), ("none", "does not exist")):
+    for name, words in (
+        ("odd", "transformers cannot read its config"),
+        ("none", "does not exist"),
+        ("bert", "an encoder that sees both ways"),
+    ):
         with pytest.raises(ValueError, match=words):
             transformers_config(str(tmp_path / name))
 
