@@ -61,7 +61,10 @@ def test_the_mask_is_not_compared():
 def test_exact_caches_have_no_error(cache, model):
     decoder = MaskedDiffusion(cache=cache, sampler=THRESHOLD)
     found = cache_error(decoder, model, [RAGGED], Vocabulary)
-    assert max(abs(value) for value in found.columns().values()) < 1e-9
+    columns = found.columns()
+    by_look = columns.pop("cache_kl_nats_by_look")
+    assert len(by_look) == len(found.by_look)
+    assert max(abs(value) for value in (*columns.values(), *by_look)) < 1e-9
     assert found.by_look.keys() == set(range(len(found.by_look)))
 
 
@@ -80,6 +83,9 @@ def test_looks_are_counted_and_the_first_is_exact():
     assert [(look.looks, look.positions) for look in found] == [(2, 2)] * 3
     assert found[0].largest_difference < 1e-10 and found[1].largest_difference > 1e-4
     assert found[2].kl_nats_sum > 0
+    columns = error.columns()
+    assert columns["cache_kl_nats_by_look"] == [look.kl_nats_sum / 2 for look in found]
+    assert columns["cache_kl_nats"] == pytest.approx(sum(look.kl_nats_sum for look in found) / 6)
 
 
 def test_refreshed_looks_are_exact_and_told_apart():

@@ -63,14 +63,20 @@ class CacheError:
 
     by_look: dict[int, LookError] = field(default_factory=dict)
 
-    def columns(self) -> dict[str, float]:
-        """Means over all positions that the model was asked about, and the largest difference of any logit."""
+    def columns(self) -> dict[str, Any]:
+        """Means over all positions that the model was asked about, and the largest difference of any logit; and the
+        means of each look, None where it asked about nothing.
+        """
         found = self.by_look.values()
         positions = max(1, sum(error.positions for error in found))
         return {
             "cache_kl_nats": sum(error.kl_nats_sum for error in found) / positions,
             "cache_other_argmax_share": sum(error.other_argmax for error in found) / positions,
             "cache_largest_logit_difference": max((error.largest_difference for error in found), default=0.0),
+            "cache_kl_nats_by_look": [
+                look.kl_nats_sum / look.positions if look.positions else None
+                for look in (self.by_look.get(index, LookError()) for index in range(max(self.by_look, default=-1) + 1))
+            ],
         }
 
 
