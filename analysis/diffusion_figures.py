@@ -45,6 +45,8 @@ def choose(frames: Frames) -> list[Choice]:
         chosen.append(Choice("blocks", "Length of what is decided at once", blocks, said.blocks))
     if len(samplers.speedups(frames)):
         chosen.append(Choice("gains", "What is gained at larger batches", gains, said.gains))
+    if len(samplers.cache_errors(frames)):
+        chosen.append(Choice("cache_error", "How far approximate caches are off", cache_error, said.cache_error))
     if len(samplers.bounds(frames)):
         chosen.append(Choice("bounds", "From autoregressive to the whole canvas", bounds, said.bounds))
     return chosen
@@ -123,6 +125,25 @@ def gains(frames: Frames) -> Figure:
         panel.set(xlabel="batch size, requests", ylabel=f"times faster than\n{base}, no cache, same batch")
         style.legend(fig, handles)
         style.caption(fig, frames, "Ratios of end-to-end times, paired within rounds")
+    return fig
+
+
+def cache_error(frames: Frames) -> Figure:
+    """KL divergence from the uncached distributions, by the look at the block; 0 at the first: exact there."""
+    rows = samplers.cache_errors(frames)
+    ways = list(dict.fromkeys(rows["way"]))
+    with style.look():
+        fig, (panel,) = style.panels(1, width=6.8, legend=3.6)
+        handles = []
+        for index, way in enumerate(ways):
+            line, mark = rows[rows["way"] == way], replace(style.mark(index, len(ways)), size=4)
+            panel.plot(line["look"], line["kl_nats"], color=mark.color, linestyle=mark.dash, marker=mark.marker,
+                       markersize=mark.size)  # fmt: skip
+            handles.append(style.handle(way, mark))
+        panel.set(xlabel="look at the block, from its first", ylabel="KL (uncached || cached), nats a masked position")
+        panel.set_ylim(bottom=0)
+        style.legend(fig, handles)
+        style.caption(fig, frames, _work(samplers.lines(frames)), "Means over the masked positions of one batch")
     return fig
 
 

@@ -53,6 +53,18 @@ def gains(frames: Frames) -> str:
     return f"Faster than {rows['base_label'].iloc[0]} without a cache, batch {low} to {high}: {'; '.join(parts)}."
 
 
+def cache_error(frames: Frames) -> str:
+    """Largest error of each cache, and where; what the first look has."""
+    rows = samplers.cache_errors(frames)
+    parts = []
+    for way, line in rows.groupby("way", sort=False):
+        worst = line.loc[line["kl_nats"].idxmax()]
+        parts.append(f"{way} {number(worst['kl_nats'], 2)} at look {worst['look']:.0f}")
+    first = rows.loc[rows["look"] == 1, "kl_nats"].max()
+    told = f"KL to the uncached distribution in nats, at most {number(first, 2)} at a first look"
+    return f"{told}; largest: {'; '.join(parts)}."
+
+
 def bounds(frames: Frames) -> str:
     rows = samplers.bounds(frames)
     parts = []

@@ -31,6 +31,7 @@ BYTES = ("weight_bytes", "state_used_bytes", "state_allocated_bytes", "state_for
 UNIT_NUMBERS = ("round", "parameters", *BYTES, "import_s", "load_s", "products_s", "compile_s", "warmup_s", "steady_s",
                 "num_warmups", "forwards_timed", "bits_per_byte", "bits_per_byte_se", "checkpoint_tokens",
                 "load_before", "load_after", "steal_fraction",
+                "cache_kl_nats", "cache_other_argmax_share", "cache_largest_logit_difference",
                 "cpu_mhz_before", "cpu_mhz_after", "probe_before_s", "probe_after_s")  # fmt: skip
 REQUEST_NUMBERS = ("repeat", "row", "seed", "prompt_tokens", "requested_tokens", "committed_tokens", "ttft_s", "tpot_s",
                    "e2e_s", "itl_median_s", "itl_max_s", "num_chunks", "max_chunk_tokens", "nfe", "positions_computed",

@@ -112,6 +112,23 @@ def speedups(frames: Frames) -> pd.DataFrame:
     return cells.assign(**columns, base_label=base["label"].iloc[0])
 
 
+def cache_errors(frames: Frames) -> pd.DataFrame:
+    """How far approximate caches are from reading everything again: a row a way and look, with `kl_nats`.
+
+    Empty where no records tell it. Looks count from 1 within the block.
+    """
+    if "cache_kl_nats_by_look" not in frames.ok:
+        return pd.DataFrame(columns=["way", "look", "kl_nats"])
+    known = frames.ok[frames.ok["cache_kl_nats_by_look"].map(lambda value: isinstance(value, list))]
+    of_cell = known.groupby("cell")["cache_kl_nats_by_look"].first()
+    rows = []
+    for _, row in lines(frames).diffusion.iterrows():
+        for look, nats in enumerate(of_cell.get(row["cell"], ()), 1):
+            if nats is not None:
+                rows.append({"way": row["way"], "look": look, "kl_nats": max(0.0, nats)})
+    return pd.DataFrame(rows, columns=["way", "look", "kl_nats"])
+
+
 def bounds(frames: Frames) -> pd.DataFrame:
     """Held-out bits per byte of each kind of factorisation, a row a checkpoint: `kind`, and `place` from AR to whole.
 

@@ -20,7 +20,8 @@ TIMED = ("ttft_s", "tpot_s", "e2e_s", "e2e_per_token_s", "itl_median_s", "itl_ma
          "throughput_tokens_per_s", "nfe", "tokens_per_forward", "positions_computed", "committed_tokens",
          "max_chunk_tokens")  # fmt: skip
 GENERATED = ("judge_bits_per_byte", "judge_given_bits_per_byte", "token_entropy_nats", "distinct_1", "distinct_2")
-ONCE = (*BYTES, "parameters", "bits_per_byte", "bits_per_byte_se", "checkpoint_tokens")
+ONCE = (*BYTES, "parameters", "bits_per_byte", "bits_per_byte_se", "checkpoint_tokens", "cache_kl_nats",
+        "cache_other_argmax_share", "cache_largest_logit_difference")  # fmt: skip
 PERCENTILES = (90, 99)
 _COLUMNS = ["cell", "rounds", "generations", *(f"e2e_s_p{percent}" for percent in PERCENTILES), *ONCE,
             *(f"{name}{end}" for name in (*TIMED, *GENERATED) for end in ("", "_low", "_high")),

@@ -188,6 +188,8 @@ def _unit(truth: Truth, prompt_len: int, output_len: int, batch_size: int, round
     if round_index == 0:
         widest = max(truth.positions(prompt_len, output_len)) * batch_size
         run |= {"state_used_bytes": state, "state_allocated_bytes": state, "state_formula_bytes": state}
+        if truth.cache == "dual":
+            run |= {"cache_kl_nats": 0.05, "cache_kl_nats_by_look": [0.0, 0.02, 0.08, None, 0.1]}
         run |= {"peak_tensor_bytes": 6_000_000 + state + widest * 12_000, "peak_rss_bytes": 400_000_000}
     return run
 

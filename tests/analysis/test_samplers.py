@@ -64,6 +64,12 @@ def load_one(frames):
     return type(frames)(frames.folders, runs, frames.requests, frames.training, ())
 
 
+def test_errors_of_caches_are_told_look_by_look(frames):
+    rows = samplers.cache_errors(frames)
+    assert set(rows["way"]) == {"random, dual cache, blocks of 16"}
+    assert dict(zip(rows["look"], rows["kl_nats"], strict=True)) == {1: 0.0, 2: 0.02, 3: 0.08, 5: 0.1}
+
+
 def test_bounds_run_from_autoregressive_to_the_whole_canvas(frames):
     rows = samplers.bounds(frames)
     assert rows["kind"].tolist()[-3:] == ["blocks of 4", "blocks of 16", "whole canvas"]
@@ -73,7 +79,7 @@ def test_bounds_run_from_autoregressive_to_the_whole_canvas(frames):
 
 def test_figures_are_chosen_by_what_varies_and_say_their_units(frames):
     choices = {choice.name: choice for choice in diffusion_figures.choose(frames)}
-    assert list(choices) == ["quality_by_forwards", "quality_by_time", "blocks", "gains", "bounds"]
+    assert list(choices) == ["quality_by_forwards", "quality_by_time", "blocks", "gains", "cache_error", "bounds"]
     for choice in choices.values():
         figure = choice.draw(frames)
         assert "made-up CPU" in figure.get_supxlabel()
