@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from analysis import diffusion_findings as said
 from analysis import samplers, style
@@ -140,7 +141,8 @@ def cache_error(frames: Frames) -> Figure:
             panel.plot(line["look"], line["kl_nats"], color=mark.color, linestyle=mark.dash, marker=mark.marker,
                        markersize=mark.size)  # fmt: skip
             handles.append(style.handle(way, mark))
-        panel.set(xlabel="look at the block, from its first", ylabel="KL (uncached || cached), nats a masked position")
+        panel.set(xlabel="look at the block, from its first", ylabel="KL to the uncached, nats a position")
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         panel.set_ylim(bottom=0)
         style.legend(fig, handles)
         style.caption(fig, frames, _work(samplers.lines(frames)), "Means over the masked positions of one batch")
