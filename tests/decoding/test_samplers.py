@@ -234,6 +234,16 @@ def test_confidence_before_and_after_top_k(sampler, confidence, best):
     assert sampler.choose(step, guess).nonzero().tolist() == [[0, best]]
 
 
+@pytest.mark.parametrize("sampler", [Top1(), Margin(), Entropy(), LowConfidence(), Threshold(threshold=0.5)], ids=str)
+def test_greedy_draws_do_not_make_all_positions_sure(sampler):
+    """The second of two positions is the surer one, before as after temperature 0."""
+    step = step_of([[True, True]])
+    for confidence in ("before", "after"):
+        guess = guess_of([[0.4, 0.3, 0.3], [0.2, 0.7, 0.1]], step, confidence=confidence)
+        assert sampler.choose(step, guess).nonzero().tolist() == [[0, 1]]
+        assert guess.tokens_BW.tolist() == [[0, 1]]
+
+
 def test_choice_temperature_draws_in_proportion():
     """One of three positions, exp(score / c) each: against its formula over many seeds."""
     number, c = 20_000, 0.5

@@ -1,7 +1,7 @@
 """What the model says about masked positions, and the tokens drawn from it: computed when asked for.
 
 Confidences are of the model's own distribution, as LLaDA takes them, or of the one that is drawn from, after
-temperature, top-k and top-p, as Dream does.
+temperature, top-k and top-p, as Dream does. Greedy draws leave it as it is, in Dream too: all of them would be sure.
 
 Dimension letters: B rows, W positions of a block, M positions looked at, V vocabulary.
 """
@@ -56,7 +56,8 @@ class Guess:
     @cached_property
     def probabilities_MV(self) -> Tensor:
         """The distribution that confidences are of, float64 [M, V]."""
-        if self._confidence == "after" or self._sampling.is_plain:
+        drawn_from = self._confidence == "after" and self._sampling.temperature > 0
+        if drawn_from or self._sampling.is_plain:
             return self.drawn_from_MV
         return self.logits_MV.double().softmax(-1)
 
