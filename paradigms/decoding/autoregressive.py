@@ -92,7 +92,7 @@ class Autoregressive(Sampling):
                 )
             model.check_kv_dtype(self.kv_dtype)
 
-    def outline(self, output_len: int) -> Outline:
+    def outline(self, model: NetworkConfig, output_len: int) -> Outline:
         """One event a token, each reading one token more."""
         return Outline(num_events=output_len, grows=True)
 

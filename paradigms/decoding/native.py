@@ -44,7 +44,7 @@ class NativeParadigm:
     def outline(self, output_len: int) -> Outline | None:
         """What is known of a run of fixed length before it is made; None for a decoder that does not say."""
         known = getattr(self.decoder, "outline", None)
-        return known(output_len) if known else None
+        return known(self.model.config, output_len) if known else None
 
     def quality_columns(self, requests: Sequence[Request]) -> dict[str, Any]:
         """What a decoder tells of its own exactness, away from any clock: columns of the records; most have none."""

@@ -24,7 +24,7 @@ from paradigms.decoding.diffusion.samplers.threshold import Threshold
 from paradigms.models.attention import AttentionConfig
 from paradigms.models.conditioning import ConditioningConfig
 from paradigms.models.config import ModelConfig
-from paradigms.paradigm import Request
+from paradigms.paradigm import Outline, Request
 
 EXACT = {torch.float32: 1e-5, torch.float64: 1e-10}
 SAMPLERS = [Random(steps="L/2"), Threshold(threshold=0.3)]
@@ -170,6 +170,19 @@ def test_later_blocks_of_a_block_causal_model_are_not_read():
     """Two blocks of 4 behind a prompt of 4: four looks at 8 positions, then four at 12."""
     _, events, _ = run(MaskedDiffusion(), build(4), requests((4, 8)))
     assert total(events) == (8, 4 * 8 + 4 * 12)
+
+
+def test_only_runs_of_equal_steps_are_outlined():
+    """A run that is summed from a few of its steps (`measure.extrapolate_over_s`) must not read more in later ones."""
+    whole, blocks = build().config, build(4).config
+    assert MaskedDiffusion().outline(whole, 8) == Outline(num_events=8, grows=False)
+    for decoder, model in (
+        (MaskedDiffusion(), blocks),
+        (MaskedDiffusion(block_len=4), whole),
+        (MaskedDiffusion(cache=DualCache()), whole),
+        (MaskedDiffusion(sampler=Threshold()), whole),
+    ):
+        assert decoder.outline(model, 8) is None
 
 
 @pytest.mark.parametrize("shift", [False, True])

@@ -94,9 +94,9 @@ class MaskedDiffusion(Sampling):
         num_blocks = 1 if block_len is None else -(-output_len // block_len)
         self.sampler.check(canvas_len=output_len, num_blocks=num_blocks)
 
-    def outline(self, output_len: int) -> Outline | None:
-        """Known where every step does the same work: without blocks and without a cache."""
-        if self.block_len is not None or not isinstance(self.cache, NoCache):
+    def outline(self, model: NetworkConfig, output_len: int) -> Outline | None:
+        """Known where every step does the same work: without blocks, be they the model's own, and without a cache."""
+        if self.block_len is not None or _canvas_block(model) is not None or not isinstance(self.cache, NoCache):
             return None
         return self.sampler.outline(output_len)
 
