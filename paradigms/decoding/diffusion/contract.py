@@ -93,7 +93,6 @@ class Sampler:
         depends_on_values: whether the number of forwards follows from what the model says.
         revises: whether decided positions may become masks again; then a block lasts `num_steps` steps, however few
             masks are left, and nothing in it is final before.
-        reads_anyway: whether a step that is known to decide nothing costs a forward all the same.
         keeps_drawn: whether it asks how probable decided tokens were when they were drawn.
         exact: whether, at one position a step, samples follow the model's own one-position conditionals: so where the
             choice of positions does not look at the drawn values.
@@ -102,10 +101,6 @@ class Sampler:
     depends_on_values: ClassVar[bool] = False
     revises: ClassVar[bool] = False
     exact: ClassVar[bool] = False
-
-    @property
-    def reads_anyway(self) -> bool:
-        return False
 
     @property
     def keeps_drawn(self) -> bool:
@@ -125,7 +120,7 @@ class Sampler:
     def chosen_before(self, step: Step) -> Tensor | None:
         """Positions [B, W] that become tokens at this step, where that is known without the model; else None.
 
-        Then only these are looked at, and a step that decides nothing in any row costs no forward (`reads_anyway`).
+        Then only these are looked at.
         """
         return None
 

@@ -106,7 +106,7 @@ class MaskedDiffusion(Sampling):
 
     @torch.inference_mode()
     def decode(self, model: Model, requests: Sequence[Request], vocabulary: Vocabulary) -> Iterator[Event]:
-        """One event a forward (or a few, where a cache has to be filled), with the positions that became final."""
+        """One event a step, with the positions that became final; a step is one forward, or none if all is kept."""
         run = _Run(self, model, requests, vocabulary)
         own = _canvas_block(model.config)
         previous: Block | None = None
@@ -155,8 +155,6 @@ class _Run:
             if drawn_BW is not None:
                 step.drawn_BW = drawn_BW[working]
             chosen_BW, num_chosen = sampler.chosen_before(step), sampler.num_chosen(step)
-            if chosen_BW is not None and not sampler.reads_anyway and not _any(chosen_BW, num_chosen):
-                continue
             chosen_BW, guess = self._look(block, rows, step, chosen_BW)
             final_BT = canvas.fill(block, rows, chosen_BW, guess.tokens_at(chosen_BW))
             if lasting is None:
@@ -252,11 +250,6 @@ class _Run:
         for row in ending:
             event.finished[row], event.num_committed[row] = end_of(canvas, row, self.vocabulary)
         return event
-
-
-def _any(chosen_BW: Tensor, num_chosen: Sequence[int] | None) -> bool:
-    """Whether a step decides anything; asks the device only where the host does not know."""
-    return bool(chosen_BW.any()) if num_chosen is None else any(num_chosen)
 
 
 def _canvas_block(model: object) -> int | None:

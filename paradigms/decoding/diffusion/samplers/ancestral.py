@@ -55,10 +55,6 @@ class Ancestral(TimeSteps):
                 "set decoder.sampler.reuse=false"
             )
 
-    @property
-    def reads_anyway(self) -> bool:
-        return not self.reuse
-
     def chosen_before(self, step: Step) -> Tensor | None:
         if self.draws == "float32":
             return None

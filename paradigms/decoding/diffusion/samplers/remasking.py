@@ -85,10 +85,6 @@ class Remasking(TimeSteps):
             )
 
     @property
-    def reads_anyway(self) -> bool:
-        return True
-
-    @property
     def keeps_drawn(self) -> bool:
         return self.schedule == "confidence"
 
