@@ -10,6 +10,7 @@ import enumerated
 import numpy as np
 import pytest
 import tiny
+import torch
 
 from paradigms.data.stream import EvaluationWindows
 from paradigms.models.conditioning import ConditioningConfig
@@ -87,8 +88,6 @@ def test_a_time_conditioned_model_is_told_the_share_of_each_block():
 
 
 def _nats_told(model: Model, start: int, columns, masked) -> float:
-    import torch
-
     stop = columns[-1] + 1
     row = torch.tensor([[MASK if i in masked else token for i, token in enumerate(TEXT[:stop])]])
     time = torch.zeros(1, stop, dtype=torch.float64)
