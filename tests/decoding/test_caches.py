@@ -327,6 +327,7 @@ def config(**more):
         (lambda: BlockCache().check(config(), block_len=4), ["canvas_block=null", "dual"]),
         (lambda: BlockCache().check(config(canvas_block=8), block_len=4), ["block_len=4", "canvas_block=8"]),
         (lambda: DualCache().check(config(canvas_block=8), block_len=8), ["cache=dual", "cache=block"]),
+        (lambda: BlockCache().check(config(canvas_block=8, block="LF"), block_len=8), ["cache=block", "cache=none"]),
         (
             lambda: BlockCache().check(config(canvas_block=8, conditioning=ConditioningConfig()), block_len=8),
             ["reads_time", "cache=none"],

@@ -11,6 +11,7 @@ import torch
 
 from paradigms.decoding.autoregressive import Autoregressive
 from paradigms.decoding.diffusion.decoder import MaskedDiffusion
+from paradigms.decoding.diffusion.samplers.ancestral import Ancestral
 from paradigms.decoding.diffusion.samplers.low_confidence import LowConfidence
 from paradigms.decoding.diffusion.samplers.random import Random
 from paradigms.decoding.diffusion.samplers.threshold import Threshold
@@ -252,6 +253,7 @@ DENOISER = ModelConfig(vocab_size=V, d_model=64, causal=False, noise="absorbing"
         (lambda: MaskedDiffusion(eos="late"), ["eos='late'", "free, suppressed, early"]),
         (lambda: Random(steps="half"), ["steps='half'", "L/n"]),
         (lambda: Random(steps=0), ["steps=0"]),
+        (lambda: Ancestral(steps=10**30), ["steps=1000000", "at most"]),
         (lambda: Threshold(threshold=1.5), ["threshold=1.5"]),
         (lambda: sampling(Random(steps=32)).check(DENOISER, output_len=16), ["steps=32", "output_len=16"]),
         (lambda: sampling(Random(steps=3), block_len=4).check(DENOISER, output_len=16), ["steps=3", "4 blocks"]),

@@ -27,6 +27,7 @@ from paradigms.decoding.diffusion.contract import Block, Cache, Reader, Sampler,
 from paradigms.decoding.diffusion.ending import end_of, leave_what_comes_after
 from paradigms.decoding.diffusion.guess import CONFIDENCES, Guess
 from paradigms.decoding.diffusion.samplers.random import Random
+from paradigms.decoding.diffusion.schedule import MOST_STEPS
 from paradigms.decoding.sampling import Sampling
 from paradigms.decoding.stopping import Vocabulary, never_mask
 from paradigms.models.config import ModelConfig
@@ -35,7 +36,6 @@ from paradigms.models.stack import Model
 from paradigms.paradigm import Event, Outline, Request
 
 EOS = ("free", "suppressed", "early")
-MOST_STEPS = 1 << 20  # of a block, so that every step of every block has a number of its own
 
 
 @dataclass(frozen=True, kw_only=True)

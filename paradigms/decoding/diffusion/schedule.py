@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+MOST_STEPS = 1 << 20  # of a block, so that every step of every block has a number of its own
+
 
 def check_steps(steps: object) -> None:
-    """Raise ValueError unless `steps` is a number of steps, "L", or "L/n"."""
-    num_steps(steps, 1 << 30)
+    """Raise ValueError unless `steps` is a number of steps, not too large, "L", or "L/n"."""
+    if num_steps(steps, 1) > MOST_STEPS:
+        raise ValueError(f"decoder.sampler.steps={steps} is too many; at most {MOST_STEPS} steps can be told apart")
 
 
 def check_blocks(steps: object, *, canvas_len: int, num_blocks: int) -> None:

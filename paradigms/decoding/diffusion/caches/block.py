@@ -32,7 +32,7 @@ class BlockCache:
     exact: ClassVar[bool] = True
 
     def check(self, model: NetworkConfig, *, block_len: int | None) -> None:
-        """Raise ValueError unless the model is block-causal and the blocks are its own."""
+        """Raise ValueError unless the model is block-causal, keeps slots, and the blocks are its own."""
         canvas_block = getattr(model, "canvas_block", None)
         if canvas_block is None:
             raise ValueError(
@@ -44,6 +44,11 @@ class BlockCache:
             raise ValueError(
                 f"decoder.block_len={block_len} must be model.canvas_block={canvas_block} for decoder/cache=block: "
                 "other blocks end where the model still sees further"
+            )
+        if not getattr(model, "keeps_slots", False):
+            raise ValueError(
+                "decoder/cache=block keeps a slot a position, and the layers of this model keep more, or less, than "
+                "that: use decoder/cache=none"
             )
         if getattr(model, "reads_time", False):
             raise ValueError(
