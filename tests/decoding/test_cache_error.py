@@ -24,11 +24,11 @@ THRESHOLD = Threshold(threshold=0.3)
 
 def test_one_look_by_hand():
     error = LookError()
-    p, q = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]), torch.tensor([[0.25, 0.5, 0.25], [0.1, 0.8, 0.1]])
+    p, q = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]), torch.tensor([[0.25, 0.625, 0.125], [0.1, 0.8, 0.1]])
     error.add(p.log(), q.log() + 3)  # logits are known up to a constant, distributions are not
     assert (error.looks, error.positions, error.other_argmax) == (1, 2, 1)
-    assert error.kl_nats_sum == pytest.approx(0.5 * math.log(2) + 0.25 * math.log(0.5), abs=1e-6)
-    assert error.largest_difference == pytest.approx(3 + math.log(2), abs=1e-6)
+    assert error.kl_nats_sum == pytest.approx(0.75 * math.log(2) + 0.25 * math.log(0.4), abs=1e-6)
+    assert error.largest_difference == pytest.approx(3 + math.log(2.5), abs=1e-6)
     assert CacheError({0: error}).columns()["cache_other_argmax_share"] == 0.5
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from math import comb
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -278,6 +279,35 @@ def test_samplers_that_choose_first_look_at_nothing_else():
         assert "tokens_BW" not in vars(guess)
 
 
+# What is written hardly tells how doubt is shared out: that takes 10^5 samples. So it is looked at where it is.
+
+
+def test_doubted_tokens_are_given_up_in_proportion():
+    """exp(−ψ) of each, normalised, times σ_max = 1: against its formula over many seeds; masks are not given up."""
+    number, psi = 20_000, [0.95, 0.05, 0.5]
+    step = step_of([[False, False, False, True]] * number, seeds=range(number), index=1)
+    step.drawn_BW = torch.tensor([[*psi, 0.0]] * number, dtype=torch.float64)
+    sampler = Remasking(steps=4, schedule="confidence", eta=None)
+    given_up = sampler.remask(step, guess_of([[0.5, 0.5]] * number, step)).double().mean(0)
+    expected = torch.cat([(-torch.tensor(psi, dtype=torch.float64)).softmax(-1), torch.zeros(1)])
+    assert bool(((given_up - expected).abs() <= 4 * (expected * (1 - expected) / number).sqrt()).all())
+
+
+def test_remasking_by_confidence_is_told_how_probable_each_token_was_when_drawn(monkeypatch):
+    own, plain, told = torch.zeros(20, 8, dtype=torch.float64), Remasking.remask, []
+
+    def remask(self, step, guess):
+        decided_BW = step.open_BW & ~step.masked_BW
+        torch.testing.assert_close(step.drawn_BW[decided_BW], own[decided_BW])
+        told.extend(own[decided_BW].tolist())
+        own[guess.wanted_BW] = torch.tensor([0.85, 0.15], dtype=torch.float64)[guess.tokens_BW[guess.wanted_BW]]
+        return plain(self, step, guess)
+
+    monkeypatch.setattr(Remasking, "remask", remask)
+    sample(MaskedDiffusion(sampler=Remasking(steps=12, schedule="confidence", eta=None)), BITS, 20)
+    assert set(told) == {0.85, 0.15}
+
+
 # ---------------------------------------------------------------- times
 
 
@@ -318,6 +348,38 @@ def test_remasking_times_are_expected_shares():
     for sampler, expected in ((loop, [1, 0.6, 0.2, 0.2, 0.16]), (Remasking(steps=5), [1, 0.8, 0.6, 0.4, 0.2])):
         times = [float(sampler.times(step_of([[True] * 4], index=index))) for index in range(5)]
         assert times == pytest.approx(expected)
+
+
+class Told(Independent):
+    """Reads the time, and remembers it."""
+
+    config = SimpleNamespace(noise="absorbing", reads_time=True)
+
+    def logits_where(self, tokens_BT, wanted_BT, *, num_tokens=None, time_B):
+        self.times.append(time_B.tolist())
+        return super().logits_where(tokens_BT, wanted_BT)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "expected"),
+    [
+        (MaskedDiffusion(sampler=Random(steps=4)), [1, 0.75, 0.5, 0.25]),
+        (MaskedDiffusion(sampler=Entropy(steps=4), block_len=4), [1, 0.5, 1, 0.5]),
+        (MaskedDiffusion(sampler=Threshold(threshold=1.0), block_len=2), [1, 0.5] * 4),
+        (MaskedDiffusion(sampler=Ancestral(steps=4, reuse=False)), [1, 0.75, 0.5, 0.25]),
+        (MaskedDiffusion(sampler=Remasking(steps=5)), [1, 0.8, 0.6, 0.4, 0.2]),
+        (MaskedDiffusion(sampler=FirstHitting()), None),
+    ],
+    ids=str,
+)
+def test_the_model_is_told_the_samplers_time_or_the_share_of_masks_in_the_block(decoder, expected):
+    model = Told([0.5, 0.5], length=8)
+    model.times = []
+    sample(decoder, model, 1)
+    if expected is None:
+        own = draws.uniform([0], torch.arange(8), 0, "order")[0]
+        expected = own.sort(descending=True).values.tolist()
+    assert [time for (time,) in model.times] == pytest.approx(expected)
 
 
 # ---------------------------------------------------------------- the float32 control
