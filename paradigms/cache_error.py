@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", help="hydra overrides, such as decoder/cache=dual")
     options, unknown = parser.parse_known_args(arguments)
     try:
-        print(table(measure([*options.overrides, *unknown], num_batches=max(1, options.batches))))
+        print(table(measure([*options.overrides, *unknown], num_batches=options.batches)))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -46,8 +46,10 @@ def measure(overrides: Sequence[str], *, num_batches: int) -> CacheError:
     """Errors of the cache of a composed cell, on its own requests.
 
     Raises:
-        ValueError: an impossible cell, or one whose decoder has no such cache.
+        ValueError: an impossible cell, one whose decoder has no such cache, or no batches.
     """
+    if num_batches < 1:
+        raise ValueError(f"--batches={num_batches} is too few; give at least 1")
     try:
         config = compose(overrides)
     except Exception as error:

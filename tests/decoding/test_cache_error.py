@@ -110,3 +110,5 @@ def test_the_command(capsys):
     assert lines[2].startswith("| 1 | 2 | 2 | ") and len([line for line in lines if line.startswith("|")]) == 2 + 4
     assert command.main(["paradigm=ar"]) == 2
     assert "no masked diffusion" in capsys.readouterr().err
+    assert command.main([*arguments, "--batches", "0"]) == 2
+    assert "--batches=0" in capsys.readouterr().err
