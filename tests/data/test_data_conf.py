@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 
 import paradigms
 from paradigms.data.corpora import DatasetText, StdlibDocs, StdlibSource
+from paradigms.data.pairs import LocalPairs
 from paradigms.data.pretrained_tokenizer import PretrainedTokenizer
 from paradigms.data.tokenizers import BpeTokenizer, ByteTokenizer
 
@@ -18,6 +19,7 @@ EXPECTED = {
     "corpus/local_text": DatasetText(builder="text", path="here", sample_by="paragraph"),
     "corpus/local_json": DatasetText(builder="json", path="here"),
     "corpus/local_parquet": DatasetText(builder="parquet", path="here"),
+    "corpus/local_pairs": LocalPairs(path="here"),
     "corpus/hub": DatasetText(builder="hub", path="here"),
     "tokenizer/bpe2048": BpeTokenizer(vocab_size=2048),
     "tokenizer/bpe1024": BpeTokenizer(vocab_size=1024),
