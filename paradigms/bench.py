@@ -245,7 +245,7 @@ def _memory_pass(
         **{name: max(filter(None, (peak[name] for peak in peaks)), default=None) for name in peaks[0]},
         **reads.columns(itemsize),
         "state_used_bytes": largest.used if largest else 0,
-        "state_allocated_bytes": largest.allocated if largest else 0,
+        "state_allocated_bytes": max((state.allocated for state in states), default=0),
         "state_formula_bytes": formula if largest else 0,
     }
 

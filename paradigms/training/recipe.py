@@ -68,6 +68,11 @@ class Recipe:
         for name in ("warmup_steps", "weight_decay", "seed", "anneal_tokens"):
             if getattr(self, name) < 0:
                 raise ValueError(f"train.{name}={getattr(self, name)} must be at least 0")
+        if self.anneal_tokens > self.num_tokens:
+            raise ValueError(
+                f"train.anneal_tokens={self.anneal_tokens} is more than train.num_tokens={self.num_tokens}, so "
+                "attention would never be open; make it less"
+            )
         if self.clip_norm <= 0:
             raise ValueError(f"train.clip_norm={self.clip_norm} must be above 0; a large one clips nothing")
         if not self.learning_rates or min(self.learning_rates) <= 0:

@@ -89,7 +89,7 @@ def test_impossible_cells_are_all_named_and_nothing_runs(command: Command, tmp_p
     [
         ("paradigm=arr", "error: paradigm=arr is unknown (allowed: ar, diffusion, ssm; did you mean ar?)"),
         ("paradigm=ar,arr", "error: paradigm=arr is unknown (allowed: ar, diffusion, ssm; did you mean ar?)"),
-        ("workload.output_length=8", "workload.output_length is unknown (allowed: batch_size, given_len, num_gaps, output_len"),
+        ("workload.output_length=8", "workload.output_length is unknown (allowed: batch_size, given_len, num_gaps"),
         ("workload.output_length=8,9", "did you mean output_len?"),
         ("+workload.output_length=8", "workload.output_length is unknown"),
         ("paradgim=ar", "did you mean paradigm?"),

@@ -94,12 +94,14 @@ class Sampler:
         revises: whether decided positions may become masks again; then a block lasts `num_steps` steps, however few
             masks are left, and nothing in it is final before.
         keeps_drawn: whether it asks how probable decided tokens were when they were drawn.
+        reads_confidence: whether it looks at probabilities, so that `MaskedDiffusion.confidence` means something.
         exact: whether, at one position a step, samples follow the model's own one-position conditionals: so where the
             choice of positions does not look at the drawn values.
     """
 
     depends_on_values: ClassVar[bool] = False
     revises: ClassVar[bool] = False
+    reads_confidence: ClassVar[bool] = False
     exact: ClassVar[bool] = False
 
     @property

@@ -68,6 +68,11 @@ class MaskedDiffusion(Sampling):
             raise ValueError(f"decoder.block_len={self.block_len} must be at least 1, or null for the whole canvas")
         if self.confidence not in CONFIDENCES:
             raise ValueError(f"decoder.confidence={self.confidence!r} is unknown; it is {' or '.join(CONFIDENCES)}")
+        if self.confidence != "before" and not self.sampler.reads_confidence:
+            raise ValueError(
+                f"decoder.confidence={self.confidence} has no effect with decoder.sampler="
+                f"{type(self.sampler).__name__}, which looks at no probability; leave it at before"
+            )
         if self.eos not in EOS:
             raise ValueError(f"decoder.eos={self.eos!r} is unknown; it is one of {', '.join(EOS)}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -57,6 +57,7 @@ class Ranked(EqualShares):
     """
 
     choice_temperature: float | None = None
+    reads_confidence: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,6 +28,7 @@ class Factor(Sampler):
 
     factor: float = 1.0
     depends_on_values: ClassVar[bool] = True
+    reads_confidence: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.factor > 0:

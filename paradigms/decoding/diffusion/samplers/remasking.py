@@ -88,6 +88,10 @@ class Remasking(TimeSteps):
     def keeps_drawn(self) -> bool:
         return self.schedule == "confidence"
 
+    @property
+    def reads_confidence(self) -> bool:  # type: ignore[override]
+        return self.schedule == "confidence"
+
     def decided_share(self, t: float) -> float:
         """α_t, the expected share that is decided at time t."""
         if self.schedule != "loop":

@@ -26,6 +26,7 @@ class Threshold(Sampler):
 
     threshold: float = 0.9
     depends_on_values: ClassVar[bool] = True
+    reads_confidence: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold <= 1:
