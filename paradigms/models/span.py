@@ -49,8 +49,8 @@ def host_span(
     lengths = state.lengths if state is not None else [0] * B
     stop = max(length + new for length, new in zip(lengths, added, strict=True))
     limit = config.max_positions if state is None else state.max_len
-    placed = state is None and positions_BT is not None  # several columns may stand at one position
-    furthest = int(positions_BT.max()) + 1 if placed else stop
+    placed_BT = positions_BT if state is None else None  # several columns may stand at one position
+    furthest = stop if placed_BT is None else int(placed_BT.max()) + 1
     if furthest > limit:
         raise ValueError(f"{furthest} positions asked for, {limit} are available (max_positions or the state's length)")
     if config.recurrent and (positions_BT is not None or among_BTT is not None):
