@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # so shells start what runs behind; children inherit it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so shells start what runs behind; children inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
