@@ -1,5 +1,7 @@
 """Peaks of allocations whose size is known to the byte."""
 
+import mmap
+
 import pytest
 import torch
 from fakes import FakeAllocator, make_requests
