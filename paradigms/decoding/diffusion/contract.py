@@ -181,10 +181,6 @@ class Reader(Protocol):
         """
         ...
 
-    def end(self, block: Block) -> None:
-        """Everything in the block is decided; not called after the last."""
-        ...
-
     def state(self) -> Callable[[], StateBytes] | None:
         """What the event carries: bytes kept, when asked; None when nothing is kept."""
         ...

@@ -114,15 +114,11 @@ class MaskedDiffusion(Sampling):
         """One event a step, with the positions that became final; a step is one forward, or none if all is kept."""
         run = _Run(self, model, requests, vocabulary)
         own = _canvas_block(model.config)
-        previous: Block | None = None
         for block in run.canvas.blocks(self.block_len or own, from_prompt=own is None):
             if not any(run.num_left):
                 return
-            if previous is not None:
-                run.reader.end(previous)
             run.reader.begin(block)
             yield from run.decide(block)
-            previous = block
 
 
 class _Run:

@@ -96,9 +96,6 @@ class BlockReader:
             state.rollback(mark, new)
         return logits_MV
 
-    def end(self, block: Block) -> None:
-        """It is kept when the next one is looked at."""
-
     def state(self) -> Callable[[], StateBytes]:
         states, lengths = self.states, self.states.lengths()
         per_row = self.model.config.state_bytes

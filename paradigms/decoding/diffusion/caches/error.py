@@ -135,8 +135,5 @@ class ComparedReader:
             self.looks[row] += 1
         return cached_MV
 
-    def end(self, block: Block) -> None:
-        self.reader.end(block)
-
     def state(self) -> Callable[[], StateBytes] | None:
         return self.reader.state()

@@ -110,9 +110,6 @@ class KeptReader(ABC):
     def num_kept(self) -> Callable[[], int]:
         """Positions of all rows looked at whose keys and values the next look will use as they are."""
 
-    def end(self, block: Block) -> None:  # noqa: B027 (the next block begins with whole rows)
-        """Nothing to do."""
-
     def state(self) -> Callable[[], StateBytes]:
         kept, states = self.num_kept(), self.states
         config, itemsize = self.model.config, self.model.embedding.itemsize

@@ -51,8 +51,5 @@ class NoCacheReader:
         told: dict[str, Any] = {} if time_B is None else {"time_B": time_B}
         return self.model.logits_where(read.tokens_RK, read.wanted_RK, num_tokens=read.num_tokens, **told)
 
-    def end(self, block: Block) -> None:
-        """Nothing is kept."""
-
     def state(self) -> None:
         """Nothing is kept."""
