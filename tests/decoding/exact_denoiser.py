@@ -22,6 +22,7 @@ from paradigms.decoding.diffusion.decoder import MaskedDiffusion
 from paradigms.paradigm import Request
 
 DECIMALS = 12
+SEEDS = 2000
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +99,18 @@ class ExactDenoiser:
         return logits_MV
 
 
+class Independent(ExactDenoiser):
+    """Independent positions: the same logits wherever it is asked, for any length."""
+
+    def __init__(self, probabilities, length):
+        super().__init__(Chain.independent(probabilities, length))
+        self.logits_V = torch.tensor([*probabilities, 0.0, 0.0], dtype=torch.float64).log()
+
+    def logits_where(self, tokens_BT, wanted_BT, *, num_tokens=None):
+        self.forwards += 1
+        return self.logits_V.repeat(int(wanted_BT.sum()), 1)
+
+
 def _normal(weights: Tensor) -> Tensor:
     return weights / weights.sum(-1, keepdim=True)
 
@@ -139,6 +152,17 @@ def sample(decoder: MaskedDiffusion, model: ExactDenoiser, number: int, first_se
     decided_SNL = torch.stack([event.final_BK for event in events])  # type: ignore[arg-type]
     assert bool((decided_SNL.sum(0) == 1).all()), "every position is final once"
     return Samples(events[-1].token_ids_BK, decided_SNL)
+
+
+def forwards(sampler, model, number=SEEDS, **more):
+    """Of each row: the steps until it is done, and of those the ones that decided something."""
+    samples = sample(MaskedDiffusion(sampler=sampler, **more), model, number)
+    return samples.steps_N.double(), samples.decided_SNL.any(-1).sum(0).double()
+
+
+def close(values_N, expected):
+    """Within 3 standard errors."""
+    return abs(float(values_N.mean()) - expected) < 3 * float(values_N.std()) / len(values_N) ** 0.5
 
 
 def p_value(counts: Tensor, probabilities: Tensor) -> float:
