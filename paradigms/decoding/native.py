@@ -9,6 +9,7 @@ from paradigms.decoding.stopping import Vocabulary
 from paradigms.models.network import NetworkConfig
 from paradigms.models.stack import Model
 from paradigms.paradigm import Event, Outline, Request
+from paradigms.work import BatchShape, ForwardShape
 
 
 class Decoder(Protocol):
@@ -27,6 +28,19 @@ class Decoder(Protocol):
 
     def decode(self, model: Model, requests: Sequence[Request], vocabulary: Vocabulary) -> Iterator[Event]:
         """Events of one batch, as `paradigms.paradigm` describes them."""
+        ...
+
+    def forwards(
+        self, model: NetworkConfig, batch: BatchShape, *, tokens_per_forward: float | None = None
+    ) -> Iterator[ForwardShape]:
+        """The forwards that `decode` makes of such a batch, in order; what is drawn enters as its mean.
+
+        Args:
+            tokens_per_forward: tokens that become final by one forward on average, where `depends_on_values`.
+
+        Raises:
+            ValueError: the text decides how many there are, and nobody says.
+        """
         ...
 
 

@@ -6,10 +6,43 @@ of layer tells its own part (`LayerConfig.matmul_flops`, `LayerConfig.idle_param
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Operations and bytes of a forward, all rows together.
+
+    Attributes:
+        matmul_flops: of matrix products as the plain computation makes them, two for a multiplication and addition.
+        hidden_flops: the part of them whose results a causal mask, a window or padding to a chunk throws away; a kernel
+            that skips it saves so much.
+        other_flops: norms, activations, softmax, rotary positions, convolutions and scans; one an arithmetic operation,
+            exponentials and roots included.
+        weight_bytes: weights that are read, each once.
+        state_read_bytes, state_written_bytes: of the state.
+    """
+
+    matmul_flops: int
+    hidden_flops: int
+    other_flops: int
+    weight_bytes: int
+    state_read_bytes: int
+    state_written_bytes: int
+
+    @property
+    def flops(self) -> int:
+        """All that is computed."""
+        return self.matmul_flops + self.other_flops
+
+    @property
+    def bytes_moved(self) -> int:
+        """Weights and state; activations are taken to stay near."""
+        return self.weight_bytes + self.state_read_bytes + self.state_written_bytes
 
 
 def active_parameters(config: ModelConfig) -> int:

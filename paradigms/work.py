@@ -1,0 +1,62 @@
+"""What a run asks of a machine, as shapes: one entry a forward, known before any weight exists or noted while it runs.
+
+A decoder says which forwards it will make (`Decoder.forwards`), a model's config counts the operations and bytes of one
+(`ModelConfig.counts`), and a device says how long it takes (`paradigms.costs`). The ledger of a cell is the same shapes,
+noted as they were run (`measure.ledger`). A leaf: no torch, nothing else of the package.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchShape:
+    """A batch of equal requests.
+
+    Attributes:
+        rows: B.
+        prompt_len, output_len: tokens of each request, begin-of-text included.
+    """
+
+    rows: int
+    prompt_len: int
+    output_len: int
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "prompt_len", "output_len"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} is too small; it must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardShape:
+    """One forward of a network, or several of one shape.
+
+    Attributes:
+        phase: `prefill`, `decode` or `denoise`, as the event behind it says.
+        rows: B, rows that are in it.
+        tokens: T, columns that are computed in each row, padding included.
+        seen: positions that attention computes for each of them: what the state holds and the new ones. Half of it may
+            be hidden by a causal mask.
+        kept: slots of each row's state that it reads, 0 without a state.
+        written: slots of each row's state that it writes.
+        logits: positions whose logits are computed, summed over the rows.
+        model: whose forward it is, where several run (`Event.forwards`).
+        times: how often.
+    """
+
+    phase: str
+    rows: int
+    tokens: int
+    seen: int
+    kept: int = 0
+    written: int = 0
+    logits: float
+    model: str = "model"
+    times: float = 1
+
+    @property
+    def positions(self) -> int:
+        """Positions pushed through the model by one of them, padding included."""
+        return self.rows * self.tokens
