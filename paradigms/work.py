@@ -1,8 +1,8 @@
 """What a run asks of a machine, as shapes: one entry a forward, known before any weight exists or noted while it runs.
 
-A decoder says which forwards it will make (`Decoder.forwards`), a model's config counts the operations and bytes of one
-(`ModelConfig.counts`), and a device says how long it takes (`paradigms.costs`). The ledger of a cell is the same shapes,
-noted as they were run (`measure.ledger`). A leaf: no torch, nothing else of the package.
+A decoder says which forwards it will make (`Decoder.forwards`), a model's config counts the operations and bytes of
+one (`ModelConfig.counts`), and a device says how long it takes (`paradigms.costs`). The ledger of a cell is the same
+shapes, noted as they were run (`measure.ledger`). A leaf: no torch, nothing else of the package.
 """
 
 from __future__ import annotations
