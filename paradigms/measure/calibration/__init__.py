@@ -1,0 +1,14 @@
+"""What this machine achieves: bandwidth by working set, products by shape, overhead of an operator, best threads."""
+
+from __future__ import annotations
+
+from paradigms.measure.calibration.stored import (
+    BandwidthPoint,
+    Calibration,
+    MatmulPoint,
+    ThreadTimes,
+    calibration_for,
+    calibration_path,
+)
+
+__all__ = ["BandwidthPoint", "Calibration", "MatmulPoint", "ThreadTimes", "calibration_for", "calibration_path"]
