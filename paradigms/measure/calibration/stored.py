@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -278,7 +278,7 @@ def _loglog(points: Sequence[tuple[float, float]], x: float, name: str) -> float
     points = sorted(points)
     if x <= points[0][0]:
         return points[0][1]
-    for (left, low), (right, high) in zip(points, points[1:], strict=False):
+    for (left, low), (right, high) in pairwise(points):
         if x <= right:
             share = math.log(x / left) / math.log(right / left)
             return math.exp((1 - share) * math.log(low) + share * math.log(high))
