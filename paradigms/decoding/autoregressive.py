@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from paradigms.decoding import draws
+from paradigms.decoding.pace import check_pace
 from paradigms.decoding.prompts import append, follow, left_to_right, rearranged, right_align
 from paradigms.decoding.sampling import Sampling
 from paradigms.decoding.stopping import Vocabulary, finish, never_mask
@@ -29,6 +30,7 @@ from paradigms.models.kv_cache import KV_DTYPES
 from paradigms.models.network import NetworkConfig
 from paradigms.models.stack import Model
 from paradigms.paradigm import Event, Outline, Request, StateBytes
+from paradigms.work import BatchShape, ForwardShape
 
 CACHES = ("state", "none")
 INFILLING = ("suffix_first", "prefix_only")
@@ -96,6 +98,14 @@ class Autoregressive(Sampling):
         """One event a token, each reading one token more."""
         return Outline(num_events=output_len, grows=True)
 
+    def forwards(
+        self, model: NetworkConfig, batch: BatchShape, *, tokens_per_forward: float | None = None
+    ) -> Iterator[ForwardShape]:
+        """See `decoding.native.Decoder`."""
+        self.check(model, output_len=batch.output_len)
+        check_pace(self, tokens_per_forward)
+        return token_by_token(batch, cached=self.cache == "state")
+
     def num_positions(self, request: Request) -> int:
         """Positions that the model has for such a request, the last token that is written among them."""
         read = self._reads(request, separator=0)
@@ -142,6 +152,22 @@ class Autoregressive(Sampling):
                 tokens_BT, lengths = append(tokens_BT, lengths, new_BN, new_lengths)
                 num_tokens = None if min(lengths) == tokens_BT.shape[1] else lengths
                 computed = sum(lengths)
+
+
+def token_by_token(batch: BatchShape, *, cached: bool) -> Iterator[ForwardShape]:
+    """One forward a token, and logits of the last column of each row; without a state it reads the whole text."""
+    for n in range(batch.output_len):
+        seen = batch.prompt_len + n
+        tokens = 1 if cached and n else seen
+        yield ForwardShape(
+            phase="decode" if n else "prefill",
+            rows=batch.rows,
+            tokens=tokens,
+            seen=seen,
+            kept=seen - tokens,
+            written=tokens if cached else 0,
+            logits=batch.rows,
+        )
 
 
 class _Ending:

@@ -10,6 +10,9 @@
 `MaskedDiffusion.decode` is the loop that joins them. Samplers and caches are frozen configs that know nothing of each
 other: each sampler runs over each cache.
 
+What a run will do is known to the same parts before it is made: a sampler says with how many masks each look at a block
+begins (`Sampler.looks`), a cache what such a look reads (`Cache.reads`), and `plan` makes forwards of them.
+
 Everything random is a function of (request seed, canvas position, step, purpose). Every canvas position has one draw of
 purpose "order", uniform in (0, 1): its time. Random order, first-hitting and ancestral sampling read the same times, in
 groups of a fixed number, one by one, or in bins of equal width; so what they share and where they differ can be seen.
@@ -20,7 +23,7 @@ vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -86,6 +89,72 @@ class Step:
     drawn_BW: Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """A block of every row of a batch of equal requests, before anything is run; nothing is given in it.
+
+    Attributes:
+        start, stop: first position and the one after the last, counted from the beginning of the row.
+        prompt_len, row_len: of each row.
+    """
+
+    start: int
+    stop: int
+    prompt_len: int
+    row_len: int
+
+    @property
+    def opened(self) -> int:
+        """Positions to decide."""
+        return self.stop - self.start
+
+    @property
+    def before(self) -> int:
+        """Positions that earlier blocks decided."""
+        return self.start - self.prompt_len
+
+    @property
+    def total(self) -> int:
+        """Positions of the whole canvas."""
+        return self.row_len - self.prompt_len
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One look of a row at a block, as it is expected: means over what is drawn, of rows that take part.
+
+    Attributes:
+        index: number of the look, from 0.
+        working: probability that a row takes part; rows are independent.
+        masked: masks of the block when it begins.
+        changed: positions of the block that ceased to be masks with the look before.
+        wanted: positions whose logits are needed.
+        drawn: whether the numbers above are means of something drawn; otherwise they are the same in every row.
+    """
+
+    index: int
+    working: float = 1.0
+    masked: float
+    changed: float
+    wanted: float
+    drawn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a look reads of each row.
+
+    Attributes:
+        tokens: columns that are computed, padding included; a mean where positions are drawn.
+        seen: positions that each of them looks at; what is not computed is kept.
+        writes: whether they are kept in turn.
+    """
+
+    tokens: float
+    seen: int
+    writes: bool
+
+
 class Sampler:
     """A frozen, keyword-only dataclass derived from this; what is given here suits most.
 
@@ -97,12 +166,17 @@ class Sampler:
         reads_confidence: whether it looks at probabilities, so that `MaskedDiffusion.confidence` means something.
         exact: whether, at one position a step, samples follow the model's own one-position conditionals: so where the
             choice of positions does not look at the drawn values.
+        chooses_blindly: whether `chosen_before` says all positions, so that logits are wanted of these alone.
     """
 
     depends_on_values: ClassVar[bool] = False
     revises: ClassVar[bool] = False
     reads_confidence: ClassVar[bool] = False
     exact: ClassVar[bool] = False
+
+    @property
+    def chooses_blindly(self) -> bool:
+        return False
 
     @property
     def keeps_drawn(self) -> bool:
@@ -140,6 +214,10 @@ class Sampler:
         """
         return None
 
+    def looks(self, stretch: Stretch) -> Iterator[Look]:
+        """The looks at such a block; not asked where `depends_on_values`."""
+        raise NotImplementedError
+
     def outline(self, output_len: int) -> Outline | None:
         """What is known of a run over a whole canvas without a cache before it is made."""
         return None
@@ -155,6 +233,10 @@ class Cache(Protocol):
         ...
 
     def open(self, model: Model, canvas: Canvas) -> Reader: ...
+
+    def reads(self, model: NetworkConfig, stretch: Stretch, look: Look, *, rows: int) -> Reads:
+        """What a look at such a block reads when so many rows take part."""
+        ...
 
 
 class Reader(Protocol):

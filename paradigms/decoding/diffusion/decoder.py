@@ -26,14 +26,17 @@ from paradigms.decoding.diffusion.canvas import Canvas
 from paradigms.decoding.diffusion.contract import Block, Cache, Reader, Sampler, Step
 from paradigms.decoding.diffusion.ending import end_of, leave_what_comes_after
 from paradigms.decoding.diffusion.guess import CONFIDENCES, Guess
+from paradigms.decoding.diffusion.plan import forwards_of, paced, stretches
 from paradigms.decoding.diffusion.samplers.random import Random
 from paradigms.decoding.diffusion.schedule import MOST_STEPS
+from paradigms.decoding.pace import check_pace
 from paradigms.decoding.sampling import Sampling
 from paradigms.decoding.stopping import Vocabulary, never_mask
 from paradigms.models.config import ModelConfig
 from paradigms.models.network import NetworkConfig
 from paradigms.models.stack import Model
 from paradigms.paradigm import Event, Outline, Request
+from paradigms.work import BatchShape, ForwardShape
 
 EOS = ("free", "suppressed", "early")
 
@@ -104,6 +107,17 @@ class MaskedDiffusion(Sampling):
         if self.block_len is not None or _canvas_block(model) is not None or not isinstance(self.cache, NoCache):
             return None
         return self.sampler.outline(output_len)
+
+    def forwards(
+        self, model: NetworkConfig, batch: BatchShape, *, tokens_per_forward: float | None = None
+    ) -> Iterator[ForwardShape]:
+        """See `decoding.native.Decoder`."""
+        self.check(model, output_len=batch.output_len)
+        pace = check_pace(self, tokens_per_forward)
+        own = _canvas_block(model)
+        for stretch in stretches(batch, self.block_len or own, from_prompt=own is None):
+            looks = self.sampler.looks(stretch) if pace is None else paced(self.sampler, stretch, pace)
+            yield from forwards_of(model, self.cache, stretch, looks, rows=batch.rows)
 
     def quality_columns(self, model: Model, requests: Sequence[Request], vocabulary: Vocabulary) -> dict[str, Any]:
         """How far an approximate cache was from the uncached model on the way; see `caches.error`."""

@@ -19,7 +19,8 @@ from torch import Tensor
 from paradigms.decoding.diffusion.caches.row_states import RowStates
 from paradigms.decoding.diffusion.caches.window import window
 from paradigms.decoding.diffusion.canvas import Canvas
-from paradigms.decoding.diffusion.contract import Block
+from paradigms.decoding.diffusion.contract import Block, Look, Reads, Stretch
+from paradigms.models.config import ModelConfig
 from paradigms.models.network import NetworkConfig
 from paradigms.models.stack import Model
 from paradigms.paradigm import StateBytes
@@ -58,6 +59,19 @@ class BlockCache:
 
     def open(self, model: Model, canvas: Canvas) -> BlockReader:
         return BlockReader(model, canvas)
+
+    def reads(self, model: NetworkConfig, stretch: Stretch, look: Look, *, rows: int) -> Reads:
+        assert isinstance(model, ModelConfig) and model.canvas_block is not None
+
+        def final(start: int) -> int:
+            """Positions that are kept when the block that begins there is decided."""
+            return max(0, start // model.canvas_block * model.canvas_block - int(model.shift_logits))
+
+        kept = final(stretch.start)
+        if look.index:
+            return Reads(stretch.stop - kept, stretch.stop, writes=False)
+        held = final(stretch.start - 1) if stretch.before else 0
+        return Reads(stretch.stop - held, stretch.stop, writes=kept > held)
 
 
 class BlockReader:

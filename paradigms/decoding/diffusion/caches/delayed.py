@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import comb
 from typing import ClassVar
 
 import torch
@@ -23,7 +24,7 @@ from torch import Tensor
 from paradigms.decoding.diffusion.caches.kept_canvas import KeptCanvas, KeptReader
 from paradigms.decoding.diffusion.caches.window import Window
 from paradigms.decoding.diffusion.canvas import Canvas
-from paradigms.decoding.diffusion.contract import Block
+from paradigms.decoding.diffusion.contract import Block, Look, Stretch
 from paradigms.models.stack import Model
 
 
@@ -38,14 +39,29 @@ class DelayedCache(KeptCanvas):
     name: ClassVar[str] = "delayed"
 
     def open(self, model: Model, canvas: Canvas) -> DelayedReader:
-        return DelayedReader(model, canvas, self.refresh_every)
+        return DelayedReader(model, canvas, self)
+
+    def columns(self, stretch: Stretch, look: Look, shift: int, *, rows: int) -> float:
+        """Masks, later blocks' too, what has ceased to be one, and what stands before wanted positions and is kept.
+
+        Decided positions are taken to lie anywhere in the block, as in random order; where a sampler draws how many
+        there are, rows are taken to be alike.
+        """
+        read = look.masked + look.changed
+        later = stretch.row_len - stretch.stop
+        if not shift:
+            return later + read
+        kept = stretch.opened - read + 1  # and the column before the block
+        if look.drawn:
+            return later + read + look.wanted * kept / stretch.opened
+        return later + read + largest_of(rows, round(stretch.opened), round(kept), round(look.wanted))
 
 
 class DelayedReader(KeptReader):
     """Attributes: read_BT: the token that stood in each column when it was last read; -1 before."""
 
-    def __init__(self, model: Model, canvas: Canvas, refresh_every: int | None) -> None:
-        super().__init__(model, canvas, refresh_every)
+    def __init__(self, model: Model, canvas: Canvas, cache: DelayedCache) -> None:
+        super().__init__(model, canvas, cache)
         self.read_BT = torch.full_like(canvas.tokens_BT, -1)
         total_B1 = torch.tensor(canvas.totals, device=canvas.device)[:, None]
         self.padding_B1 = canvas.num_columns - total_B1
@@ -77,3 +93,19 @@ class DelayedReader(KeptReader):
     def num_kept(self) -> Callable[[], int]:
         read_BT, tokens_BT, masked_BT = self.read_BT, self.canvas.tokens_BT, self.canvas.masked_BT
         return lambda: int((self.inside_BT & (read_BT == tokens_BT) & ~masked_BT).sum())
+
+
+def largest_of(rows: int, opened: int, kept: int, wanted: int) -> float:
+    """Expected largest number, over the rows, of wanted positions that stand right behind a kept one.
+
+    The block and the kept column before it, in random order, are `kept` - 1 of `opened` positions that are kept,
+    `wanted` ones and others. Sorting the wanted ones into the gaps behind all the rest shows that the number of gaps
+    behind a kept one that get some is hypergeometric: C(kept, k) C(opened - kept, wanted - k) / C(opened, wanted).
+    """
+    ways = comb(opened, wanted)
+    below, mean = 0.0, 0.0
+    for number in range(min(kept, wanted) + 1):
+        upto = below + comb(kept, number) * comb(opened - kept, wanted - number) / ways
+        mean += number * (upto**rows - below**rows)
+        below = upto
+    return mean

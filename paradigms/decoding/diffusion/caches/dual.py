@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from paradigms.decoding.diffusion.caches.kept_canvas import KeptCanvas, StretchReader
 from paradigms.decoding.diffusion.canvas import Canvas
-from paradigms.decoding.diffusion.contract import Block
+from paradigms.decoding.diffusion.contract import Block, Look, Stretch
 from paradigms.models.stack import Model
 
 
@@ -23,7 +23,10 @@ class DualCache(KeptCanvas):
     name: ClassVar[str] = "dual"
 
     def open(self, model: Model, canvas: Canvas) -> DualReader:
-        return DualReader(model, canvas, self.refresh_every)
+        return DualReader(model, canvas, self)
+
+    def columns(self, stretch: Stretch, look: Look, shift: int, *, rows: int) -> float:
+        return stretch.stop - stretch.start + shift
 
 
 class DualReader(StretchReader):

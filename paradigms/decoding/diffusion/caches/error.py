@@ -19,7 +19,7 @@ from torch import Tensor
 
 from paradigms.decoding.diffusion.caches.none import NoCache, NoCacheReader
 from paradigms.decoding.diffusion.canvas import Canvas
-from paradigms.decoding.diffusion.contract import Block, Cache, Reader
+from paradigms.decoding.diffusion.contract import Block, Cache, Look, Reader, Reads, Stretch
 from paradigms.decoding.stopping import Vocabulary
 from paradigms.models.network import NetworkConfig
 from paradigms.models.stack import Model
@@ -103,6 +103,9 @@ class Compared:
 
     def open(self, model: Model, canvas: Canvas) -> ComparedReader:
         return ComparedReader(self.error, self.cache.open(model, canvas), NoCache().open(model, canvas), canvas.mask_id)
+
+    def reads(self, model: NetworkConfig, stretch: Stretch, look: Look, *, rows: int) -> Reads:
+        return self.cache.reads(model, stretch, look, rows=rows)
 
 
 class ComparedReader:

@@ -22,7 +22,7 @@ from torch import Tensor
 from paradigms.decoding.diffusion.caches.row_states import RowStates
 from paradigms.decoding.diffusion.caches.window import Window, window
 from paradigms.decoding.diffusion.canvas import Canvas
-from paradigms.decoding.diffusion.contract import Block
+from paradigms.decoding.diffusion.contract import Block, Look, Reads, Stretch
 from paradigms.models.network import NetworkConfig
 from paradigms.models.stack import Model
 from paradigms.paradigm import StateBytes
@@ -61,12 +61,30 @@ class KeptCanvas:
                 "keep more, or less, than that: use decoder/cache=none"
             )
 
+    def is_due(self, looks: int) -> bool:
+        """Whether a row is read as a whole, after so many looks at the block."""
+        return looks == 0 or (self.refresh_every is not None and looks % self.refresh_every == 0)
+
+    def reads(self, model: NetworkConfig, stretch: Stretch, look: Look, *, rows: int) -> Reads:
+        if self.is_due(look.index):
+            return Reads(stretch.row_len, stretch.row_len, writes=True)
+        shift = int(getattr(model, "shift_logits", False))
+        return Reads(self.columns(stretch, look, shift, rows=rows), stretch.row_len, writes=True)
+
+    def columns(self, stretch: Stretch, look: Look, shift: int, *, rows: int) -> float:
+        """Columns that a look reads which does not read the whole row.
+
+        Args:
+            shift: 1 where predictions are read one column to the left.
+        """
+        raise NotImplementedError
+
 
 class KeptReader(ABC):
     """See `contract.Reader`."""
 
-    def __init__(self, model: Model, canvas: Canvas, refresh_every: int | None) -> None:
-        self.model, self.canvas, self.refresh_every = model, canvas, refresh_every
+    def __init__(self, model: Model, canvas: Canvas, cache: KeptCanvas) -> None:
+        self.model, self.canvas, self.cache = model, canvas, cache
         self.shift = int(model.config.shift_logits)
         state = model.new_state(len(canvas.totals), canvas.num_columns)
         state.reserve(canvas.num_columns)
@@ -80,7 +98,7 @@ class KeptReader(ABC):
 
     def logits(self, block: Block, rows: Sequence[int] | None, wanted_BW: Tensor, time_B: Tensor | None) -> Tensor:
         taken = range(len(self.looks)) if rows is None else rows
-        whole = [self.is_due(self.looks[row]) for row in taken]
+        whole = [self.cache.is_due(self.looks[row]) for row in taken]
         for row in taken:
             self.looks[row] += 1
         read = self.window(block, rows, whole, wanted_BW)
@@ -97,10 +115,6 @@ class KeptReader(ABC):
             over=read.slots,
             time_B=time_B,
         )
-
-    def is_due(self, looks: int) -> bool:
-        """Whether a row is read as a whole, after so many looks at the block."""
-        return looks == 0 or (self.refresh_every is not None and looks % self.refresh_every == 0)
 
     @abstractmethod
     def window(self, block: Block, rows: Sequence[int] | None, whole: list[bool], wanted_RW: Tensor) -> Window:

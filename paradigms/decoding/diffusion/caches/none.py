@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paradigms.decoding.diffusion.caches.window import window
 from paradigms.decoding.diffusion.canvas import Canvas
-from paradigms.decoding.diffusion.contract import Block
+from paradigms.decoding.diffusion.contract import Block, Look, Reads, Stretch
 from paradigms.models.network import NetworkConfig
 from paradigms.models.stack import Model
 
@@ -29,6 +29,10 @@ class NoCache:
 
     def open(self, model: Model, canvas: Canvas) -> NoCacheReader:
         return NoCacheReader(model, canvas)
+
+    def reads(self, model: NetworkConfig, stretch: Stretch, look: Look, *, rows: int) -> Reads:
+        seen = stretch.row_len if getattr(model, "canvas_block", None) is None else stretch.stop
+        return Reads(seen, seen, writes=False)
 
 
 class NoCacheReader:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from paradigms.decoding.diffusion.caches.kept_canvas import KeptCanvas, StretchReader
 from paradigms.decoding.diffusion.canvas import Canvas
-from paradigms.decoding.diffusion.contract import Block
+from paradigms.decoding.diffusion.contract import Block, Look, Stretch
 from paradigms.models.stack import Model
 
 
@@ -23,7 +23,10 @@ class PrefixCache(KeptCanvas):
     name: ClassVar[str] = "prefix"
 
     def open(self, model: Model, canvas: Canvas) -> PrefixReader:
-        return PrefixReader(model, canvas, self.refresh_every)
+        return PrefixReader(model, canvas, self)
+
+    def columns(self, stretch: Stretch, look: Look, shift: int, *, rows: int) -> float:
+        return stretch.row_len - stretch.start + shift
 
 
 class PrefixReader(StretchReader):

@@ -15,17 +15,20 @@ improbable tokens at a short step, which acts like a lower temperature (2409.029
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from paradigms.decoding import draws
-from paradigms.decoding.diffusion.contract import Step
+from paradigms.decoding.diffusion.contract import Look, Step, Stretch
 from paradigms.decoding.diffusion.guess import Guess
 from paradigms.decoding.diffusion.samplers.ranking import position_times
 from paradigms.decoding.diffusion.samplers.time_steps import TimeSteps
+from paradigms.decoding.diffusion.schedule import steps_of_block
 
 PRECISIONS = ("float64", "float32")
 
@@ -54,6 +57,29 @@ class Ancestral(TimeSteps):
                 "decoder.sampler.draws=float32 draws token or mask at every step, so that no step can be skipped; "
                 "set decoder.sampler.reuse=false"
             )
+
+    @property
+    def chooses_blindly(self) -> bool:  # type: ignore[override]
+        return self.draws == "float64"
+
+    def looks(self, stretch: Stretch) -> Iterator[Look]:
+        L, T = stretch.opened, steps_of_block(self.steps, stretch.before, stretch.opened, stretch.total)
+        return _looks_at_full_bins(L, T) if self.reuse else self._looks_at_all_bins(L, T)
+
+    def _looks_at_all_bins(self, L: int, T: int) -> Iterator[Look]:
+        for index in range(T):
+            working = 1 - (index / T) ** L  # some position is in this bin or a later one
+            masked, changed = (L * (1 - index / T) / working, self._changed(L, T, index)) if working else (0, 0)
+            wanted = L / T / working if self.chooses_blindly else masked
+            yield Look(index=index, working=working, masked=masked, changed=changed, wanted=wanted, drawn=True)
+
+    @staticmethod
+    def _changed(L: int, T: int, index: int) -> float:
+        """Expected positions of the bin before, given that some position is in this one or a later one."""
+        if not index:
+            return 0.0
+        share = index / T
+        return L / T * (1 - share ** (L - 1)) / (1 - share**L)
 
     def chosen_before(self, step: Step) -> Tensor | None:
         if self.draws == "float32":
@@ -101,3 +127,27 @@ def _exponential_float32(step: Step, row_M: Tensor, num: int) -> Tensor:
         for start in range(0, len(seeds), few)
     ]
     return torch.cat([1e-10 - ((u * 2**24).floor() * 2.0**-24).float().add(1e-10).log() for u in noise])
+
+
+def _looks_at_full_bins(L: int, T: int) -> Iterator[Look]:
+    """Of L positions in T bins at random, D bins hold some; a look at each. Those bins are alike, so that each holds
+    L / D on average.
+    """
+    full_D = np.zeros(min(L, T) + 1)  # P(D), position by position
+    full_D[0] = 1.0
+    number_D = np.arange(len(full_D))
+    for _ in range(L):
+        full_D = full_D * number_D / T + np.concatenate(([0.0], (full_D * (T - number_D) / T)[:-1]))
+    for index in range(len(full_D) - 1):
+        working = full_D[index + 1 :].sum()
+        if not working:
+            return
+        each = float((full_D[index + 1 :] * L / number_D[index + 1 :]).sum() / working)
+        yield Look(
+            index=index,
+            working=float(min(1.0, working)),
+            masked=L - index * each,
+            changed=each if index else 0.0,
+            wanted=each,
+            drawn=True,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from paradigms.decoding import draws
-from paradigms.decoding.diffusion.contract import Sampler, Step
+from paradigms.decoding.diffusion.contract import Look, Sampler, Step, Stretch
 from paradigms.decoding.diffusion.samplers.ranking import highest
 from paradigms.decoding.diffusion.schedule import check_blocks, check_steps, num_steps, share_of_block
 
@@ -44,6 +45,14 @@ class EqualShares(Sampler):
             share_of_block(self.steps, before, opened, total, step.index)
             for before, opened, total in zip(step.before, step.opened, step.total, strict=True)
         ]
+
+    def looks(self, stretch: Stretch) -> Iterator[Look]:
+        masked, changed, index = stretch.opened, 0, 0
+        while masked:
+            chosen = share_of_block(self.steps, stretch.before, stretch.opened, stretch.total, index)
+            wanted = chosen if self.chooses_blindly else masked
+            yield Look(index=index, masked=masked, changed=changed, wanted=wanted)
+            masked, changed, index = masked - chosen, chosen, index + 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,12 +8,13 @@ random order at one position a step.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
-from paradigms.decoding.diffusion.contract import Sampler, Step
+from paradigms.decoding.diffusion.contract import Look, Sampler, Step, Stretch
 from paradigms.decoding.diffusion.samplers.ranking import one_highest, position_times
 from paradigms.paradigm import Outline
 
@@ -23,6 +24,7 @@ class FirstHitting(Sampler):
     """The masked position with the largest time."""
 
     exact: ClassVar[bool] = True
+    chooses_blindly: ClassVar[bool] = True
 
     def num_chosen(self, step: Step) -> list[int]:
         return [1] * len(step.seeds)
@@ -32,6 +34,10 @@ class FirstHitting(Sampler):
 
     def times(self, step: Step) -> Tensor:
         return position_times(step).masked_fill(~step.masked_BW, 0.0).amax(-1)
+
+    def looks(self, stretch: Stretch) -> Iterator[Look]:
+        for index in range(stretch.opened):
+            yield Look(index=index, masked=stretch.opened - index, changed=int(index > 0), wanted=1)
 
     def outline(self, output_len: int) -> Outline:
         return Outline(num_events=output_len, grows=False)

@@ -23,6 +23,7 @@ class Random(EqualShares):
     """Equal shares in the order of falling times."""
 
     exact: ClassVar[bool] = True
+    chooses_blindly: ClassVar[bool] = True
 
     def chosen_before(self, step: Step) -> Tensor:
         return highest(position_times(step), step.masked_BW, self.num_chosen(step))

@@ -19,6 +19,7 @@ step, so none is marked as exact; with an exact denoiser cap, rescale and loop a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,10 +27,10 @@ import torch
 from torch import Tensor
 
 from paradigms.decoding import draws
-from paradigms.decoding.diffusion.contract import Step
+from paradigms.decoding.diffusion.contract import Look, Step, Stretch
 from paradigms.decoding.diffusion.guess import Guess
 from paradigms.decoding.diffusion.samplers.time_steps import TimeSteps
-from paradigms.decoding.diffusion.schedule import num_steps
+from paradigms.decoding.diffusion.schedule import num_steps, steps_of_block
 from paradigms.paradigm import Outline
 
 SCHEDULES = ("cap", "rescale", "confidence", "loop")
@@ -51,6 +52,7 @@ class Remasking(TimeSteps):
     t_off: float | None = None
     alpha_on: float | None = None
     revises: ClassVar[bool] = True
+    chooses_blindly: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -137,6 +139,17 @@ class Remasking(TimeSteps):
         """1 − α_t, the share that masks are expected to have, which is what the model has seen with that time."""
         shares = [1 - self.decided_share(1 - step.index / steps) for steps in self.num_steps(step)]
         return torch.tensor(shares, dtype=torch.float64, device=step.masked_BW.device)
+
+    def looks(self, stretch: Stretch) -> Iterator[Look]:
+        L, steps = stretch.opened, steps_of_block(self.steps, stretch.before, stretch.opened, stretch.total)
+        masked, changed = float(L), 0.0
+        for index in range(steps):
+            rate, sigma = self.rates(1 - index / steps, 1 - (index + 1) / steps)
+            chosen = masked * rate
+            yield Look(index=index, masked=masked, changed=changed, wanted=chosen, drawn=True)
+            # with confidence, decided positions share sigma among them, as long as there are some
+            again = sigma * (index > 0) if self.schedule == "confidence" else sigma * (L - masked)
+            masked, changed = masked - chosen + again, chosen
 
     def outline(self, output_len: int) -> Outline:
         return Outline(num_events=num_steps(self.steps, output_len), grows=False)
