@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paradigms.measure.calibration.measured import Extent, calibrate
 from paradigms.measure.calibration.stored import (
     BandwidthPoint,
     Calibration,
@@ -11,4 +12,13 @@ from paradigms.measure.calibration.stored import (
     calibration_path,
 )
 
-__all__ = ["BandwidthPoint", "Calibration", "MatmulPoint", "ThreadTimes", "calibration_for", "calibration_path"]
+__all__ = [
+    "BandwidthPoint",
+    "Calibration",
+    "Extent",
+    "MatmulPoint",
+    "ThreadTimes",
+    "calibrate",
+    "calibration_for",
+    "calibration_path",
+]
