@@ -16,6 +16,7 @@ from paradigms.measure.calibration import (
     calibrate,
     calibration_for,
     calibration_path,
+    peak_columns,
 )
 from paradigms.measure.calibration.threads import counts_to_try
 from paradigms.measure.calibration.tries import FEWEST_TRIES, NUM_TRIES, tries
@@ -195,6 +196,36 @@ def test_what_is_no_json_leaves_the_old_file(known, cache):
         replace(known, layers={"AF": math.nan}).save()
     assert Calibration.load(path) == known
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+# ---------------------------------------------------------------- columns of a record
+
+RUN = {"device": "cpu", "weight_bytes": 4**9}
+LEDGER = {"forwards_prefill": 1, "weight_bytes_prefill": 4**9, "state_read_bytes_prefill": 0}
+LEDGER |= {"forwards_decode": 3, "weight_bytes_decode": 3 * 4**9, "state_read_bytes_decode": 12 * 4**9}
+
+
+def test_a_record_has_the_roof_at_what_a_forward_reads(known, cache):
+    replace(known, machine=machine_id()).save()
+    found = peak_columns(RUN, threads=1, dtype="float32")
+    assert found == {
+        "peak_flops_per_s": known.peak_flops_per_s("float32"),
+        "peak_bytes_per_s": known.bandwidth_at(4**9),
+        "calibrated_at": known.date,
+    }
+    counted = peak_columns(RUN | LEDGER, threads=1, dtype="float32")
+    assert counted["peak_bytes_per_s"] == known.bandwidth_at(4 * 4**9)  # (4 of weights and 12 of state) over 4 forwards
+
+
+def test_a_record_without_a_roof_says_none(known, cache):
+    nothing = dict.fromkeys(("peak_flops_per_s", "peak_bytes_per_s", "calibrated_at"))
+    assert peak_columns(RUN, threads=1, dtype="float32") == nothing
+    path = replace(known, machine=machine_id()).save()
+    assert peak_columns(RUN, threads=2, dtype="float32") == nothing
+    assert peak_columns(RUN, threads=1, dtype="float64")["peak_flops_per_s"] is None
+    path.write_text("{")
+    with pytest.warns(UserWarning, match="calibrate"):
+        assert peak_columns(RUN, threads=1, dtype="float32") == nothing
 
 
 # ---------------------------------------------------------------- measuring

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paradigms.measure.calibration.columns import peak_columns
 from paradigms.measure.calibration.measured import Extent, calibrate
 from paradigms.measure.calibration.stored import (
     BandwidthPoint,
@@ -21,4 +22,5 @@ __all__ = [
     "calibrate",
     "calibration_for",
     "calibration_path",
+    "peak_columns",
 ]
