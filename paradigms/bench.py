@@ -25,6 +25,7 @@ from paradigms.data.splits import Corpus
 from paradigms.data.stream import prompts, token_stream
 from paradigms.data.tokenizers import StreamDecoder, Tokenizer
 from paradigms.decoding.native import NativeParadigm
+from paradigms.measure.calibration import peak_columns
 from paradigms.measure.clock import clock_for
 from paradigms.measure.environment import keep_freed_memory, machine, machine_line, set_threads, versions
 from paradigms.measure.extrapolation import FEWEST_EVENTS, events_at, extrapolate, places
@@ -114,6 +115,7 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
         run |= heldout_columns(weights, corpus)
         if round_index == 0:
             run |= paradigm.quality_columns(requests(0))
+    run |= peak_columns(run, threads=cell.device.threads, dtype=cell.device.dtype)
     tables = _tables(cell, weights, corpus, recordings)
     if extrapolation is not None:
         tables["requests"] = [{"repeat": 0, **columns} for columns in extrapolation.request_rows()]
