@@ -1,4 +1,4 @@
-"""The roof over a cell, for its record: what this machine was found to achieve, so that analysis needs no other file."""
+"""The roof over a cell, for its record: what this machine was found to achieve; analysis then needs no other file."""
 
 from __future__ import annotations
 
