@@ -15,6 +15,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 
@@ -70,7 +71,7 @@ def _join(path: str, key: str) -> str:
 
 def _check(target: Callable[..., Any], values: Mapping[str, Any], path: str) -> None:
     """Keys and types of one call, against the signature of what is called."""
-    parameters = inspect.signature(target).parameters
+    parameters = _parameters(target)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     unknown = [key for key in values if key not in parameters]
     if unknown and not takes_any:
@@ -88,6 +89,12 @@ def _check(target: Callable[..., Any], values: Mapping[str, Any], path: str) -> 
             raise ValueError(f"{_join(path, name)}={value!r} has the wrong type: it must be {_words(hints[name])}")
 
 
+@cache
+def _parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(target).parameters
+
+
+@cache  # a sweep of thousands of cells builds the same few classes
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(target)

@@ -47,7 +47,8 @@ class Composer:
 
     def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
         self._loader, self._master = loader, master
-        self._parse = OverridesParser.create().parse_overrides
+        parser = OverridesParser.create()
+        self._parse = cache(lambda line: parser.parse_overrides([line])[0])  # the same lines come again and again
         self._is_group = cache(lambda key: bool(loader.get_group_options(key)))
         self._composed: dict[tuple[str, ...], DictConfig] = {}
         self._possible = cache(self._compose_at_all)
@@ -58,7 +59,7 @@ class Composer:
         Raises:
             ConfigCompositionException: an unknown key or group option, or overrides that change what a sweep fixes.
         """
-        parsed = self._parse(list(overrides))
+        parsed = [self._parse(line) for line in overrides]
         structure = tuple(line for line, one in zip(overrides, parsed, strict=True) if not self._is_plain_value(one))
         if structure not in self._composed:
             self._composed[structure] = self._compose(structure)
