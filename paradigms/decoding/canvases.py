@@ -8,15 +8,19 @@ Dimension letters: B requests, C positions of a canvas, K of them that are outpu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import floor
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from paradigms.decoding.pace import NEGLIGIBLE
 from paradigms.decoding.stopping import Vocabulary, finish
 from paradigms.models.network import NetworkConfig
 from paradigms.paradigm import Event, Request
+from paradigms.work import BatchShape, ForwardShape
 
 
 class Canvases:
@@ -79,6 +83,56 @@ class Canvases:
         self._ended |= set(ended)
         self.unfinished = [row for row in self.unfinished if row not in event.finished]
         return event
+
+
+def canvas_by_canvas(
+    batch: BatchShape, *, canvas_len: int, num_steps: int, tokens_per_forward: float | None
+) -> Iterator[ForwardShape]:
+    """The forwards of a batch: the encoder reads the prompt, and every canvas before the last; the decoder looks at each
+    canvas, behind all that the encoder has read.
+
+    Args:
+        num_steps: looks at a canvas, at most.
+        tokens_per_forward: None runs all steps; else tokens of a row over all forwards, the encoder's too.
+
+    Raises:
+        ValueError: a pace that these steps cannot have.
+    """
+    number, steps = num_canvases(batch.output_len, canvas_len), float(num_steps)
+    if tokens_per_forward is not None:
+        steps = batch.output_len / tokens_per_forward / number - 1
+        if not 1 <= steps + NEGLIGIBLE <= num_steps + 2 * NEGLIGIBLE:
+            least, most = (batch.output_len / number / (looks + 1) for looks in (num_steps, 1))
+            raise ValueError(
+                f"tokens_per_forward={tokens_per_forward} is out of reach: with 1 to {num_steps} looks at each canvas "
+                f"it lies between {least:.4g} and {most:.4g}"
+            )
+    whole = floor(steps + NEGLIGIBLE)
+    for index in range(number):
+        before = batch.prompt_len + (index - 1) * canvas_len if index else 0
+        new = canvas_len if index else batch.prompt_len
+        yield ForwardShape(
+            phase="prefill",
+            rows=batch.rows,
+            tokens=new,
+            seen=before + new,
+            kept=before,
+            written=new,
+            logits=0,
+            model="encoder",
+        )
+        look = ForwardShape(
+            phase="denoise",
+            rows=batch.rows,
+            tokens=canvas_len,
+            seen=before + new + canvas_len,
+            kept=before + new,
+            logits=batch.rows * canvas_len,
+            model="decoder",
+        )
+        yield from [look] * whole
+        if steps - whole > NEGLIGIBLE:
+            yield replace(look, times=steps - whole)
 
 
 def num_canvases(output_len: int, canvas_len: int) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
+NEGLIGIBLE = 1e-9  # forwards that are less likely than this are left out of a plan
+
 
 def check_pace(decoder: Any, tokens_per_forward: float | None) -> float | None:
     """The same number, None where the decoder's number of forwards is known without it.

@@ -22,7 +22,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from paradigms.decoding.canvases import Canvases, check_model, check_positions, check_requests
+from paradigms.decoding.canvases import Canvases, canvas_by_canvas, check_model, check_positions, check_requests
+from paradigms.decoding.pace import check_pace
 from paradigms.decoding.prompts import right_align
 from paradigms.decoding.stopping import Vocabulary, never_mask
 from paradigms.decoding.uniform_samplers import EntropyBound
@@ -31,6 +32,7 @@ from paradigms.models.canvas_model import CanvasModel
 from paradigms.models.network import NetworkConfig
 from paradigms.models.transformers_cache import cache_bytes
 from paradigms.paradigm import Event, Request, StateBytes
+from paradigms.work import BatchShape, ForwardShape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,23 @@ class CanvasGenerate:
     def check(self, model: NetworkConfig, *, output_len: int) -> None:
         """Raise ValueError when this engine cannot drive such a model."""
         check_model(model, "canvas_generate", output_len=output_len)
+
+    def forwards(
+        self, model: NetworkConfig, batch: BatchShape, *, tokens_per_forward: float | None = None
+    ) -> Iterator[ForwardShape]:
+        """See `decoding.native.Decoder`.
+
+        Raises:
+            ValueError: more positions than the model has, too.
+        """
+        self.check(model, output_len=batch.output_len)
+        check_positions(model, prompt_len=batch.prompt_len, output_len=batch.output_len)
+        return canvas_by_canvas(
+            batch,
+            canvas_len=model.canvas_len,  # type: ignore[attr-defined]
+            num_steps=self.sampler.num_steps,
+            tokens_per_forward=check_pace(self, tokens_per_forward),
+        )
 
     def decode(self, model: CanvasModel, requests: Sequence[Request], vocabulary: Vocabulary) -> Iterator[Event]:
         """One event a forward: `prefill` of the encoder, `denoise` of the decoder.

@@ -23,6 +23,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from paradigms.decoding.autoregressive import token_by_token
+from paradigms.decoding.pace import check_pace
 from paradigms.decoding.prompts import nothing_given, right_align
 from paradigms.decoding.sampling import Sampling
 from paradigms.decoding.stopping import Vocabulary, finish
@@ -32,6 +34,7 @@ from paradigms.engines.theirs import as_theirs, require_theirs
 from paradigms.models.network import NetworkConfig
 from paradigms.models.transformers_cache import cache_argument, cache_bytes, new_cache
 from paradigms.paradigm import Event, Request, StateBytes
+from paradigms.work import BatchShape, ForwardShape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,14 @@ class TransformersGenerate(Sampling):
                 "decoder.use_cache=true: this model of transformers keeps its state in a way of its own, of which "
                 "nothing could be told; set decoder.use_cache=false"
             )
+
+    def forwards(
+        self, model: NetworkConfig, batch: BatchShape, *, tokens_per_forward: float | None = None
+    ) -> Iterator[ForwardShape]:
+        """See `decoding.native.Decoder`."""
+        self.check(model, output_len=batch.output_len)
+        check_pace(self, tokens_per_forward)
+        return token_by_token(batch, cached=self.use_cache)
 
     def weights_read(self, model: Any) -> list[Tensor]:
         """The library's copy of the weights."""

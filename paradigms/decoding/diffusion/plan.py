@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator
 from math import comb, floor
 
 from paradigms.decoding.diffusion.contract import Cache, Look, Sampler, Stretch
+from paradigms.decoding.pace import NEGLIGIBLE
 from paradigms.models.network import NetworkConfig
 from paradigms.work import BatchShape, ForwardShape
-
-NEGLIGIBLE = 1e-9  # forwards that are less likely than this are left out
 
 
 def stretches(batch: BatchShape, block_len: int | None, *, from_prompt: bool) -> Iterator[Stretch]:

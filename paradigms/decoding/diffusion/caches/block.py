@@ -62,10 +62,11 @@ class BlockCache:
 
     def reads(self, model: NetworkConfig, stretch: Stretch, look: Look, *, rows: int) -> Reads:
         assert isinstance(model, ModelConfig) and model.canvas_block is not None
+        width, shift = model.canvas_block, int(model.shift_logits)
 
         def final(start: int) -> int:
-            """Positions that are kept when the block that begins there is decided."""
-            return max(0, start // model.canvas_block * model.canvas_block - int(model.shift_logits))
+            """Positions that are kept while the block that holds this one is decided."""
+            return max(0, start // width * width - shift)
 
         kept = final(stretch.start)
         if look.index:
