@@ -88,8 +88,8 @@ class Canvases:
 def canvas_by_canvas(
     batch: BatchShape, *, canvas_len: int, num_steps: int, tokens_per_forward: float | None
 ) -> Iterator[ForwardShape]:
-    """The forwards of a batch: the encoder reads the prompt, and every canvas before the last; the decoder looks at each
-    canvas, behind all that the encoder has read.
+    """The forwards of a batch: the encoder reads the prompt, and every canvas before the last; the decoder looks at
+    each canvas, behind all that the encoder has read.
 
     Args:
         num_steps: looks at a canvas, at most.
