@@ -64,7 +64,7 @@ def quality_by_forwards(frames: Frames) -> Figure:
             style.log_axis(panel, "x", values=_ticks(found.diffusion["nfe"]))
             panel.set(xlabel="forwards a request (NFE)", ylabel=unit, title=title)
         style.legend(fig, [*_way_handles(found), *_level_handles(frames, found.references)])
-        style.caption(fig, frames, _work(found), "Quality bars: bootstrap over distinct generations")
+        style.caption(fig, frames, _work(found), style.texts_note(found.diffusion))
     return fig
 
 
@@ -83,7 +83,7 @@ def quality_by_time(frames: Frames) -> Figure:
         marks = _reference_marks(frames, found.references)
         points = [style.handle(label, mark, line=False) for label, mark in marks.items()]
         style.legend(fig, [*_way_handles(found), *points])
-        style.caption(fig, frames, _work(found), "Quality bars: bootstrap over distinct generations")
+        style.caption(fig, frames, _work(found), style.texts_note(found.diffusion))
     return fig
 
 
@@ -125,7 +125,7 @@ def gains(frames: Frames) -> Figure:
         base = str(rows["base_label"].iloc[0])
         panel.set(xlabel="batch size, requests", ylabel=f"times faster than\n{base}, no cache, same batch")
         style.legend(fig, handles)
-        style.caption(fig, frames, "Ratios of end-to-end times, paired within rounds")
+        style.caption(fig, frames, "Ratios of end-to-end times, paired within rounds (signed-rank intervals)")
     return fig
 
 

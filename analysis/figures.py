@@ -213,7 +213,7 @@ def quality(frames: Frames) -> Figure:
             panel.set_title(titles[metric])
         style.legend(fig, [style.handle(str(name), style.mark_of(frames, label), line=False)
                            for label, group in _in_order(rows) for name in dict.fromkeys(group["series"])])  # fmt: skip
-        style.caption(fig, frames, findings.where(rows), "Quality bars: bootstrap over distinct generations")
+        style.caption(fig, frames, findings.where(rows), style.texts_note(rows))
     return fig
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import statistics
+from analysis import intervals, statistics
 from analysis.frames import Frames
 from analysis.statistics import Estimate
 from analysis.summary import (
@@ -79,6 +79,19 @@ def ratio_to_reference(frames: Frames, metric: str = "e2e_s") -> pd.DataFrame:
     return cells.assign(ratio=ratios)
 
 
+def intervals_note(frames: Frames) -> str:
+    """What the brackets of the headline table promise."""
+    cells = ratio_to_reference(frames) if len(frames.ok) else pd.DataFrame()
+    if not len(cells):
+        return "no intervals"
+    counts = set(cells["rounds"].astype(int))
+    medians = intervals.describe((count, intervals.median_level(count)[1]) for count in counts)
+    ratios = intervals.describe((ratio.count, ratio.coverage) for ratio in cells["ratio"])
+    parts = [f"the median over rounds with {medians}"] if medians else []
+    parts += [f"the ratio within rounds with {ratios}"] if ratios else []
+    return f"[ ]: covers {', '.join(parts)}" if parts else "one round: no intervals"
+
+
 def _extremes(rows: pd.DataFrame, metric: str) -> tuple[dict[Any, Any], dict[Any, Any]] | None:
     """The rows with the least and the most of a metric; None where nobody has it."""
     known = rows[rows[metric].notna()].sort_values(metric, kind="stable").to_dict("records")
@@ -96,7 +109,7 @@ def latency(frames: Frames) -> str:
         ratio = slowest["ratio"]
         text += (
             f"; {named(slowest)} takes {with_interval(ratio)} times as long as {reference}"
-            f" (paired within {ratio.count} round{'s' * (ratio.count > 1)})"
+            f" (paired within rounds: {intervals.describe([(ratio.count, ratio.coverage)]) or 'one'})"
         )
     return text + "."
 

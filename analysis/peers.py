@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis import statistics
+from analysis import intervals, statistics
 from analysis.findings import number, with_interval
 from analysis.frames import WORK, Frames
 from analysis.summary import per_request
@@ -22,7 +22,7 @@ def against_peers(frames: Frames) -> Table:
     """A row for each pair of cells that differ in the engine alone; no rows where there is none."""
     heads = ["weights", "parameters", "execution", "prompt", "output", "ours, ms a token", "peer, ms a token",
              "peer / ours: E2E", "a token after the first", "first token",
-             "our step / bare products", "rounds"]  # fmt: skip
+             "our step / bare products", "coverage (rounds)"]  # fmt: skip
     rows = []
     for ours, theirs in pairs(frames):
         ratio = {metric: _ratio(frames, theirs, ours, metric) for metric in METRICS}
@@ -32,7 +32,7 @@ def against_peers(frames: Frames) -> Table:
             f"{ours['workload.prompt_len']:.0f}", f"{ours['workload.output_len']:.0f}",
             number(1e3 * step_s), number(1e3 * _median(frames, theirs, "tpot_s")),
             *(with_interval(ratio[metric]) for metric in METRICS),
-            number(step_s / products_s), str(ratio["e2e_s"].count),
+            number(step_s / products_s), intervals.describe([(ratio["e2e_s"].count, ratio["e2e_s"].coverage)]) or "1",
         ])  # fmt: skip
     return Table("Against peers, on the same weights", heads, rows)
 

@@ -27,7 +27,7 @@ from analysis.frames import Frames, load
 from analysis.summary import axes_varying, summarise
 
 DPI = 160
-LEGEND = "n: requests in rounds; ≤: upper bound; †: contended; ‡: extrapolated; [ ]: 95 % interval over rounds"
+LEGEND = "n: requests in rounds; ≤: upper bound; †: contended; ‡: extrapolated"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def terminal_table(folder: str | Path | Frames, *, width: int = 160) -> RichTabl
             table = table.without_intervals()
     rich = RichTable(
         title=f"{' + '.join(path.resolve().name for path in frames.folders)}, {table.title}",
-        caption=f"{tables.contents(frames)}. {LEGEND}",
+        caption=f"{tables.contents(frames)}. {LEGEND}; {findings.intervals_note(frames)}",
         title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD, min_width=min(width, 72), pad_edge=False,
     )  # fmt: skip
     for index, (head, wanted) in enumerate(zip(table.heads, _widths(table), strict=True)):
@@ -138,6 +138,7 @@ def _content(frames: Frames) -> dict[str, object]:
         "cells": tables.every_cell(frames),
         "samples": tables.samples(frames),
         "notes": frames.notes,
+        "intervals": findings.intervals_note(frames),
         "percentiles": "; ".join(reason for reason in reasons if reason),
         "facts": _facts(frames),
         "commands": _commands(frames),
@@ -185,7 +186,7 @@ def _markdown(frames: Frames) -> str:
     headline = tables.headline(frames)
     machines = ", ".join(str(name) for name in dict.fromkeys(frames.runs["machine"].dropna()))
     parts = [f"{findings.capital(headline.title)}. {machines}.", headline.markdown(),
-             f"{tables.contents(frames)}. {LEGEND}."]  # fmt: skip
+             f"{tables.contents(frames)}. {LEGEND}; {findings.intervals_note(frames)}."]  # fmt: skip
     compared = peers.against_peers(frames)
     if compared.rows:
         parts += [f"{compared.title}:", compared.markdown()]

@@ -1,8 +1,7 @@
 """Medians, ratios, slopes and fits with their intervals; what cannot be supported is None, with the reason.
 
-Rounds are the independent repetitions: repeats inside one unit share its process and its moment, so intervals resample
-rounds, never single requests. Of R rounds the range covers the true median with probability 1 − 2^(1−R) at best (75 %
-for three), and a bootstrap cannot know more: `range_coverage` lets a caption say so.
+Rounds are the independent repetitions: repeats inside one unit share its process and its moment, so intervals stand on
+rounds, never on single requests. `analysis.intervals` has the intervals, which say how often they cover.
 """
 
 from __future__ import annotations
@@ -16,31 +15,16 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-LEVEL = 0.95
-RESAMPLES = 2_000
+from analysis import intervals
+from analysis.intervals import LEVEL, NOTHING, Estimate
+
 BEYOND = 10  # samples that must lie beyond a percentile: p90 needs 100, p99 needs 1,000
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value, its interval (NaN where the data cannot give one), and how many independent clusters stand behind it."""
-
-    value: float
-    low: float
-    high: float
-    count: int
-
-    def __post_init__(self) -> None:
-        assert not self.low > self.high, "an interval runs from low to high"
-
-
-NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 
 
 def median_interval(
     values: pd.Series | Sequence[float], clusters: pd.Series | Sequence[object] | None = None
 ) -> Estimate:
-    """Median over clusters of each cluster's median, with a percentile bootstrap interval over the clusters.
+    """Median over clusters of each cluster's median, with its interval over the clusters.
 
     Args:
         values: observations; missing ones are ignored.
@@ -49,35 +33,13 @@ def median_interval(
     series = pd.Series(np.asarray(values, dtype=float))
     if clusters is not None:
         series = series.groupby(np.asarray(clusters)).median()
-    centres = series.dropna().to_numpy()
-    if not len(centres):
-        return NOTHING
-    value = float(np.median(centres))
-    if len(centres) < 2:
-        return Estimate(value, math.nan, math.nan, 1)
-    if np.ptp(centres) == 0:
-        return Estimate(value, value, value, len(centres))
-    drawn = stats.bootstrap(
-        (centres,),
-        np.median,
-        n_resamples=RESAMPLES,
-        confidence_level=LEVEL,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    )
-    interval = drawn.confidence_interval
-    return Estimate(value, float(interval.low), float(interval.high), len(centres))
-
-
-def range_coverage(num_rounds: int) -> float:
-    """Chance that the true median lies between the smallest and the largest of `num_rounds` independent values."""
-    return max(0.0, 1.0 - 2.0 ** (1 - num_rounds))
+    return intervals.median(series.dropna().to_numpy())
 
 
 def paired_ratio(numerator: pd.Series, denominator: pd.Series) -> Estimate:
-    """Median ratio of two series indexed by round, over the rounds both have; drift cancels within a round."""
-    ratios = (numerator / denominator).dropna()
-    return median_interval(ratios)
+    """Ratio of two series indexed by round, over the rounds where both are above zero; drift cancels within a round."""
+    ratios = (numerator / denominator).astype(float)
+    return intervals.paired_ratio(np.log(ratios[(ratios > 0) & np.isfinite(ratios)]))
 
 
 def percentile(values: Sequence[float] | pd.Series, percent: float) -> tuple[float | None, str]:
@@ -103,14 +65,30 @@ def loglog_slope(x: Sequence[float] | pd.Series, y: Sequence[float] | pd.Series)
         return NOTHING
     log_x, log_y = np.log(points["x"]), np.log(points["y"])
     if log_y.nunique() == 1:  # linregress gives no error of a fit to constants, nor to what rounds to one
-        edge = 0.0 if len(points) > 2 else math.nan
-        return Estimate(0.0, edge, edge, len(points))
+        edge, coverage = (0.0, LEVEL) if len(points) > 2 else (math.nan, math.nan)
+        return Estimate(0.0, edge, edge, len(points), coverage)
     fit: Any = stats.linregress(log_x, log_y)
     count = len(points)
     if count < 3:
         return Estimate(float(fit.slope), math.nan, math.nan, count)
     half = float(stats.t.ppf(0.5 + LEVEL / 2, count - 2) * fit.stderr)
-    return Estimate(float(fit.slope), float(fit.slope) - half, float(fit.slope) + half, count)
+    return Estimate(float(fit.slope), float(fit.slope) - half, float(fit.slope) + half, count, LEVEL)
+
+
+def slope(x: Sequence[float] | pd.Series, y: Sequence[float] | pd.Series) -> Estimate:
+    """Slope of a straight line by least squares, with the t interval of the fit (none below three points).
+
+    As with `loglog_slope` the interval tells how far the points lie from one line.
+    """
+    points = pd.DataFrame({"x": np.asarray(x, dtype=float), "y": np.asarray(y, dtype=float)}).dropna()
+    if points["x"].nunique() < 2:
+        return NOTHING
+    fit: Any = stats.linregress(points["x"], points["y"])
+    count, value = len(points), float(fit.slope)
+    if count < 3:
+        return Estimate(value, math.nan, math.nan, count)
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, count - 2) * fit.stderr)
+    return Estimate(value, value - half, value + half, count, LEVEL)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ for print.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from analysis import intervals
 from analysis.frames import Frames
-from analysis.statistics import range_coverage
 from analysis.summary import labels
 
 GREY = "#5b6470"
@@ -128,7 +128,7 @@ def caption(fig: Figure, frames: Frames, *extra: str) -> None:
     """Machine and what the marks mean, below the panels."""
     machines = [str(name) for name in dict.fromkeys(frames.runs["machine"].dropna())]
     rounds = frames.ok.groupby("cell")["round"].nunique()
-    parts = [", ".join(machines) or "machine not recorded", rounds_note(int(rounds.min()), int(rounds.max())), *extra]
+    parts = [", ".join(machines) or "machine not recorded", rounds_note(set(rounds)), *extra]
     if frames.ok["contended"].any():
         parts.append("Hollow: the machine was slow or busy with something else in at least one round")
     if frames.ok["extrapolated"].any():
@@ -138,15 +138,17 @@ def caption(fig: Figure, frames: Frames, *extra: str) -> None:
     fig.supxlabel(text, x=0.008, ha="left", fontsize=8, color=GREY)
 
 
-def rounds_note(fewest: int, most: int) -> str:
-    """What the bars are, and how little they promise when rounds are few."""
-    count = str(most) if fewest == most else f"{fewest} to {most}"
-    if most < 2:
-        return "One round: no intervals"
-    text = f"Medians of {count} rounds, bars: bootstrap over rounds"
-    if not 1 < fewest < 6:
-        return text
-    return text + f" ({fewest} rounds cover the true median {range_coverage(fewest):.0%} of the time at best)"
+def rounds_note(counts: Collection[int]) -> str:
+    """What the bars are, and how often they cover, given the rounds of each cell."""
+    covered = intervals.describe((count, intervals.median_level(count)[1]) for count in counts)
+    return f"Medians over rounds, bars cover the true ones with {covered}" if covered else "One round: no intervals"
+
+
+def texts_note(rows: pd.DataFrame) -> str:
+    """The same of quality figures, which stand on distinct generations."""
+    counts = set(rows["generations"].dropna().astype(int))
+    covered = intervals.describe(((count, intervals.median_level(count)[1]) for count in counts), "text")
+    return f"Quality: medians over distinct generations, bars with {covered}" if covered else ""
 
 
 def log_axis(axes: Axes, which: str, *, values: pd.Series | None = None, unit: str = "") -> None:
