@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paradigms.models import operations
+from paradigms.models.forward_pass import Looked
 from paradigms.models.kernels import product, row_product
 from paradigms.models.kv_cache import KV_DTYPES, KVCache, QuantisedKVCache, kv_bytes, new_kv_cache
 from paradigms.models.layer_config import LayerConfig
@@ -24,6 +26,7 @@ from paradigms.models.rotary import RopeScaling, Rotary, rotate
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
+    from paradigms.models.forward_pass import ForwardPass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +91,35 @@ class AttentionConfig(LayerConfig):
         """2 x kv_heads x head_dim numbers a position, of one row; in 8 bits 2 x kv_heads scales more."""
         return length * kv_bytes(self.kv_heads, self.head_width(d_model), itemsize=itemsize, kv_dtype=kv_dtype)
 
-    def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
-        """Of the projections, and of two products with every slot in context."""
-        heads = (2 * self.num_heads + 2 * self.kv_heads) * d_model + 2 * self.num_heads * context
-        return 2 * num_tokens * heads * self.head_width(d_model)
+    def looked(self, run: ForwardPass) -> Looked:
+        """What is looked at."""
+        return Looked.at_all(run)
+
+    def matmul_flops(self, run: ForwardPass) -> int:
+        """Of the projections, and of two products for each pair that is looked at."""
+        projections = (2 * self.num_heads + 2 * self.kv_heads) * run.d_model * run.positions
+        return 2 * self.head_width(run.d_model) * (projections + 2 * self.num_heads * self.looked(run).pairs)
+
+    def hidden_flops(self, run: ForwardPass) -> int:
+        looked = self.looked(run)
+        return 4 * self.num_heads * self.head_width(run.d_model) * (looked.pairs - looked.visible)
+
+    def other_flops(self, run: ForwardPass) -> int:
+        """Biases, norms and turns of queries and keys; softmax; keys and values to 8 bits and back."""
+        H, K, D, looked = self.num_heads, self.kv_heads, self.head_width(run.d_model), self.looked(run)
+        token = self.qkv_bias * (H + 2 * K) * D + self.qk_norm * (H + K) * operations.rms_norm(D)
+        token += (self.rope_theta is not None) * operations.ROTARY * (H + K) * D
+        kept = 2 * K * operations.stored(D, run, looked.slots)
+        return run.positions * token + H * operations.attention_weights(looked.queries, looked.pairs) + kept
+
+    def activation_bytes(self, run: ForwardPass) -> int:
+        """While queries and keys are turned, or while all heads are projected back."""
+        H, K, D = self.num_heads, self.kv_heads, self.head_width(run.d_model)
+        qkv, qk = (H + 2 * K) * D, (H + K) * D
+        project = qkv + (self.qk_norm + 3 * (self.rope_theta is not None)) * qk
+        read = 2 * H * D + run.d_model + (qk if run.has_state else qkv + qk)
+        back = 2 * K * D * self.looked(run).slots if run.kv_dtype is not None else 0
+        return run.itemsize * max(run.positions * project, run.positions * read + back)
 
     def rotary(self, d_model: int) -> Rotary | None:
         if self.rope_theta is None:

@@ -18,13 +18,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paradigms.models import operations
 from paradigms.models.layers import Derived, matrix, positive
+
+if TYPE_CHECKING:
+    from paradigms.models.forward_pass import ForwardPass
 
 SLOWEST = 1e-4  # frequency that the ladder of frequencies, from 1 down, does not quite reach
 
@@ -61,11 +65,23 @@ class ConditioningConfig:
         """Of the embedding and the modulations of all layers and the last norm."""
         return (self.frequency_dim + self.width + 2) * self.width + (self.width + 1) * numbers(d_model, num_layers)
 
-    def matmul_flops(self, d_model: int, num_layers: int) -> int:
-        """Operations of one row's forward; none where the modulations are constants."""
+    def matmul_flops(self, run: ForwardPass) -> int:
+        """Operations of a forward whose rows have a time each; none where the modulations are constants."""
         if not self.reads_time:
             return 0
-        return 2 * self.width * (self.frequency_dim + self.width + numbers(d_model, num_layers))
+        made = numbers(run.d_model, len(run.model.layers))
+        return 2 * run.rows * self.width * (self.frequency_dim + self.width + made)
+
+    def other_flops(self, run: ForwardPass) -> int:
+        """sigma, the frequencies, sines and cosines, biases and SiLU of two layers; of every token a scale, a shift and
+        a gate.
+        """
+        num_layers, half = len(run.model.layers), self.frequency_dim // 2
+        applied = run.positions * (3 * num_layers + 2) * run.d_model
+        if not self.reads_time:
+            return applied + (num_layers + 1) * run.d_model  # 1 + scale
+        made = 2 + 3 * half + 2 * self.width * (1 + operations.SILU) + numbers(run.d_model, num_layers)
+        return applied + 2 * half + run.rows * (made + (num_layers + 1) * run.d_model)
 
 
 def numbers(d_model: int, num_layers: int) -> int:

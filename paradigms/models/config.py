@@ -30,8 +30,10 @@ from paradigms.models.mlp import MLPConfig
 from paradigms.models.parallel_heads import ParallelHeadsConfig
 from paradigms.models.shared_attention import SharedAttentionConfig
 from paradigms.models.sliding_attention import SlidingAttentionConfig
+from paradigms.work import ForwardShape
 
 if TYPE_CHECKING:
+    from paradigms.models.counts import Counts
     from paradigms.models.stack import Model
 
 LAYERS: dict[str, Any] = {  # letter -> config of that kind of layer; its `key` is the part of ModelConfig
@@ -194,11 +196,16 @@ class ModelConfig:
     @property
     def parts(self) -> list[Any]:
         """Config of each layer in turn."""
+        return self.block_parts * self.num_blocks
+
+    @property
+    def block_parts(self) -> list[Any]:
+        """Config of each layer of one block in turn."""
         parts, seen = [], dict.fromkeys(self.block, 0)
         for letter in self.block:
             parts.append(self.part(letter).at(seen[letter]))
             seen[letter] += 1
-        return parts * self.num_blocks
+        return parts
 
     # Counts
 
@@ -253,6 +260,21 @@ class ModelConfig:
     def matmul_flops(self, *, num_tokens: int, context: int, num_logits: int | None = None) -> int:
         """Operations of a forward's matrix products, of one row; see `counts.matmul_flops`."""
         return counts.matmul_flops(self, num_tokens=num_tokens, context=context, num_logits=num_logits)
+
+    def counts(
+        self,
+        shape: ForwardShape,
+        *,
+        itemsize: int,
+        kv_dtype: str | None = None,
+        experts_touched: float | None = None,
+    ) -> Counts:
+        """Operations and bytes of one forward; see `counts.count`."""
+        return counts.count(self, shape, itemsize=itemsize, kv_dtype=kv_dtype, experts_touched=experts_touched)
+
+    def activation_bytes(self, shape: ForwardShape, *, itemsize: int, kv_dtype: str | None = None) -> int:
+        """Bytes beside weights and state at the widest moment of a forward; see `counts.activation_bytes`."""
+        return counts.activation_bytes(self, shape, itemsize=itemsize, kv_dtype=kv_dtype)
 
     # Building
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paradigms.models import operations
+from paradigms.models.forward_pass import ForwardPass
+from paradigms.work import ForwardShape
+
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
 
@@ -67,18 +71,86 @@ def matmul_flops(config: ModelConfig, *, num_tokens: int, context: int, num_logi
     """Floating-point operations of the matrix products in a forward of one row, two for a multiplication and addition.
 
     Args:
-        num_tokens: new tokens.
+        num_tokens: new tokens, which a state takes up.
         context: slots that attention computes for each of them: all of the state and all new tokens, since the half
             that a causal mask hides is computed by plain attention too.
         num_logits: tokens whose logits are wanted; None is all.
-
-    Norms, activations, convolutions, scans and softmax are not matrix products and not counted.
     """
     logits = num_tokens if num_logits is None else num_logits
-    parts, size = config.parts, config.d_model
-    layers = sum(part.matmul_flops(size, num_tokens=num_tokens, context=context) for part in parts)
-    told = config.conditioning.matmul_flops(size, len(parts)) if config.conditioning is not None else 0
-    return layers + told + 2 * logits * config.d_model * config.vocab_size
+    run = ForwardPass.of_row(config, num_tokens=num_tokens, context=context, num_logits=logits)
+    return round(_matmul_flops(run))
+
+
+def count(
+    config: ModelConfig,
+    shape: ForwardShape,
+    *,
+    itemsize: int,
+    kv_dtype: str | None = None,
+    experts_touched: float | None = None,
+) -> Counts:
+    """Operations and bytes of one forward of this shape (`shape.times` is not looked at), all rows together.
+
+    Rows are taken to be equally long, and new tokens to see each other as the model's own text does: in a tree of
+    drafts fewer pairs are visible than `hidden_flops` says.
+
+    Args:
+        itemsize: bytes of a number of the weights and activations.
+        kv_dtype: form in which keys and values are stored; see `Model.new_state`.
+        experts_touched: distinct experts that the tokens touch, a mean over the expert layers; None expects what evenly
+            drawn choices would touch, top_k for one token.
+    """
+    run = ForwardPass(model=config, shape=shape, itemsize=itemsize, kv_dtype=kv_dtype)
+    if experts_touched is None and config.experts is not None:
+        experts_touched = config.experts.touched_by(shape.positions)
+    weights = weight_bytes_read(config, itemsize=itemsize, experts_touched=experts_touched)
+    if not shape.logits:
+        weights -= (config.d_model + config.head_bias) * config.vocab_size * itemsize
+    return Counts(
+        matmul_flops=round(_matmul_flops(run)),
+        hidden_flops=_layers(run, "hidden_flops"),
+        other_flops=round(_other_flops(run)),
+        weight_bytes=weights,
+        state_read_bytes=_layers(run, "state_read_bytes"),
+        state_written_bytes=_layers(run, "state_written_bytes"),
+    )
+
+
+def activation_bytes(config: ModelConfig, shape: ForwardShape, *, itemsize: int, kv_dtype: str | None = None) -> int:
+    """Bytes of what lives beside weights and state at the widest moment of a forward, logits included.
+
+    In every layer the residual stream, the embedding that some layers read again, and the normed input; or the logits.
+    Attention is taken to keep no scores, as torch's fused kernels do not.
+    """
+    run = ForwardPass(model=config, shape=shape, itemsize=itemsize, kv_dtype=kv_dtype)
+    stream = run.positions * config.d_model * itemsize
+    widest = max(part.activation_bytes(run) for part in config.block_parts)
+    head = round(shape.logits * (config.d_model + (1 + config.head_bias) * config.vocab_size)) * itemsize
+    return max(3 * stream + widest, 5 * stream, 2 * stream + head)
+
+
+def _layers(run: ForwardPass, name: str) -> int:
+    """Sum over the layers of what each says by this name."""
+    return run.model.num_blocks * sum(getattr(part, name)(run) for part in run.model.block_parts)
+
+
+def _matmul_flops(run: ForwardPass) -> float:
+    """Of the layers, the conditioning and the head."""
+    model = run.model
+    told = model.conditioning.matmul_flops(run) if model.conditioning is not None else 0
+    return _layers(run, "matmul_flops") + told + 2 * run.shape.logits * model.d_model * model.vocab_size
+
+
+def _other_flops(run: ForwardPass) -> float:
+    """Of the layers, their norms and additions, the conditioning, the last norm and the bias of the head."""
+    model = run.model
+    norm = operations.NORMS[model.norm](model.d_model)
+    normed = sum(not part.reads_stream for part in model.block_parts) * model.num_blocks
+    layers = _layers(run, "other_flops") + run.positions * (len(model.layers) * model.d_model + normed * norm)
+    bias = run.shape.logits * model.head_bias * model.vocab_size
+    if model.conditioning is None:
+        return layers + run.shape.logits * norm + bias
+    return layers + run.positions * norm + model.conditioning.other_flops(run) + bias
 
 
 def _idle(config: ModelConfig, experts_touched: float | None) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from paradigms.models import expert_products
+from paradigms.models import expert_products, operations
 from paradigms.models.feed_forward import FeedForward
 from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layer_state import StateSpec
@@ -26,6 +26,7 @@ from paradigms.models.one_token import Place, Step
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
+    from paradigms.models.forward_pass import ForwardPass
 
 SCORINGS = ("softmax", "sigmoid")
 
@@ -122,8 +123,30 @@ class ExpertsConfig(LayerConfig):
         touched = self.top_k if experts_touched is None else experts_touched
         return round((self.num_experts - touched) * self.expert_parameters(d_model))
 
-    def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
-        return 2 * num_tokens * self.touched_parameters(d_model, self.top_k)
+    def touched_by(self, num_tokens: int) -> float:
+        """Distinct experts that so many tokens touch on average, if every token chooses its own evenly among all."""
+        return self.num_experts * (1 - (1 - self.top_k / self.num_experts) ** num_tokens)
+
+    def matmul_flops(self, run: ForwardPass) -> int:
+        return 2 * run.positions * self.touched_parameters(run.d_model, self.top_k)
+
+    def other_flops(self, run: ForwardPass) -> int:
+        """Scores and weights of the experts, their activations and weighted sum, and the shared experts beside it."""
+        X, K, d_model = self.num_experts, self.top_k, run.d_model
+        assert self.width is not None
+        routed = operations.softmax(X) if self.scoring == "softmax" else X
+        routed += self.routing_bias * X + (self.num_groups > 1) * self.num_groups * (self.group_best - 1)
+        routed += self.normalise_top_k * 2 * K + (self.routed_scale != 1) * K
+        inner = (K * self.width + self.num_shared * (self.shared_width or 0)) * (operations.SILU + 1)
+        summed = (2 * K - 1) * d_model
+        beside = (self.num_shared > 0) * d_model + self.shared_gate * (1 + d_model)
+        return run.positions * (routed + inner + summed + beside)
+
+    def activation_bytes(self, run: ForwardPass) -> int:
+        """Every token beside each of its experts, before or behind their inner width."""
+        assert self.width is not None
+        each = max(4 * self.width + run.d_model, 3 * self.width + 2 * run.d_model)
+        return run.itemsize * run.positions * self.top_k * each
 
     def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
         return 0

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paradigms.models import operations
 from paradigms.models.kernels import product, row_product
 from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layer_state import StateSpec
@@ -20,6 +21,7 @@ from paradigms.models.one_token import Place, Step
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
+    from paradigms.models.forward_pass import ForwardPass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,13 @@ class FeedForwardConfig(LayerConfig):
 
     def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
         return 0
+
+    def other_flops(self, run: ForwardPass) -> int:
+        return run.positions * (operations.SILU + 1) * self.width
+
+    def activation_bytes(self, run: ForwardPass) -> int:
+        """Gate and up with what the two become: before their product is done, or while it is projected back."""
+        return run.itemsize * run.positions * max(4 * self.width, 3 * self.width + run.d_model)
 
     def build(self, model: ModelConfig, shared: nn.ModuleDict) -> FeedForward:
         return FeedForward(model.d_model, self.width)

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paradigms.models import latent_step
+from paradigms.models import latent_step, operations
 from paradigms.models.kernels import product
 from paradigms.models.kv_cache import KVCache
 from paradigms.models.layer_config import LayerConfig
@@ -34,6 +34,7 @@ from paradigms.models.rotary import RopeScaling, Rotary, rotate
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
+    from paradigms.models.forward_pass import ForwardPass
 
 FORMS = ("expanded", "latent", "absorbed")
 
@@ -105,17 +106,56 @@ class LatentAttentionConfig(LayerConfig):
         extra = 2 * self.kv_rank - self.nope_dim - self.value_dim
         return self.form == "absorbed" and (num_tokens == 1 or num_tokens * extra <= expanding)
 
-    def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
-        """Of new tokens that see `context` slots each; from a state when there are more of these than new ones."""
-        T, H, N, V = num_tokens, self.num_heads, self.nope_dim, self.value_dim
+    def _is_absorbed(self, run: ForwardPass) -> bool:
+        """Whether this forward attends in the latent space: from a state, unless a causal text begins."""
+        begins = run.model.causal and run.tokens > 1 and not run.start
+        return run.has_state and not begins and self.absorbs(run.tokens)
+
+    def _score_width(self, run: ForwardPass) -> tuple[int, int]:
+        """Multiplications of a score and of what is read by it, for one head; and those of the latter that only pad
+        values to the width of keys, for torch's attention.
+        """
+        if self._is_absorbed(run):
+            return 2 * self.kv_rank + self.rope_dim, 0
+        padding = max(0, self.key_dim - self.value_dim) if run.tokens > 1 else 0
+        return self.key_dim + self.value_dim + padding, padding
+
+    def matmul_flops(self, run: ForwardPass) -> int:
+        """Of the projections, of making keys and values or taking their matrices over, and of every pair."""
+        H, d_model = self.num_heads, run.d_model
         queries = H * self.key_dim
-        projections = d_model * (self.kv_rank + self.rope_dim) + H * V * d_model
+        projections = d_model * (self.kv_rank + self.rope_dim) + H * self.value_dim * d_model
         projections += d_model * queries if self.q_rank is None else self.q_rank * (d_model + queries)
-        up = self.kv_rank * H * (N + V)
-        if (context > T or T == 1) and self.absorbs(T):
-            return 2 * T * (projections + up) + 2 * T * context * H * (2 * self.kv_rank + self.rope_dim)
-        expanded = T if self.form == "expanded" else context
-        return 2 * T * projections + 2 * expanded * up + 2 * T * context * H * (self.key_dim + V)
+        up = self.kv_rank * H * (self.nope_dim + self.value_dim)
+        of_new = self._is_absorbed(run) or self.form == "expanded" or not run.has_state
+        expanded = run.positions if of_new else run.rows * run.seen
+        width, _ = self._score_width(run)
+        return 2 * (run.positions * projections + expanded * up + run.pairs * H * width)
+
+    def hidden_flops(self, run: ForwardPass) -> int:
+        width, padding = self._score_width(run)
+        hidden = run.pairs - run.visible_pairs
+        return 2 * self.num_heads * (hidden * width + run.visible_pairs * padding)
+
+    def other_flops(self, run: ForwardPass) -> int:
+        """Norms of the latents, turns of the rotary parts, softmax."""
+        token = operations.rms_norm(self.kv_rank) + operations.ROTARY * (self.num_heads + 1) * self.rope_dim
+        token += 0 if self.q_rank is None else operations.rms_norm(self.q_rank)
+        weights = operations.attention_weights(run.positions, run.pairs)
+        return run.positions * token + self.num_heads * weights
+
+    def activation_bytes(self, run: ForwardPass) -> int:
+        """While attention reads."""
+        H, P, C = self.num_heads, self.rope_dim, self.kv_rank
+        queries = H * self.key_dim
+        token = (self.q_rank or queries) + P + C + queries + H * P + C + P
+        if self._is_absorbed(run):
+            wide = 2 * H * (2 * C + P) * run.positions + 2 * H * run.pairs
+        else:
+            slots = run.rows * run.seen
+            wide = slots * H * (2 * self.nope_dim + P + 2 * self.value_dim) + 2 * queries * run.positions
+            wide += 2 * H * run.pairs if run.tokens == 1 else 0
+        return run.itemsize * (token * run.positions + wide)
 
     def build(self, model: ModelConfig, shared: nn.ModuleDict) -> LatentAttention:
         return LatentAttention(self, model)

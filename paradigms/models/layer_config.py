@@ -11,6 +11,7 @@ from torch import nn
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
+    from paradigms.models.forward_pass import ForwardPass
 
 
 class LayerConfig:
@@ -64,11 +65,37 @@ class LayerConfig:
         """Bytes of the state of one row after `length` positions; a kind with `kv_dtypes` takes a `kv_dtype` too."""
         raise NotImplementedError
 
-    def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
-        """Operations of the matrix products of `num_tokens` tokens that see `context` slots each; here those of every
-        token passing all matrices once.
+    # Work of one forward, all rows together, without the norm before the layer and the addition behind it
+
+    def matmul_flops(self, run: ForwardPass) -> int:
+        """Operations of the matrix products as plain computation makes them, two for a multiplication and addition;
+        here those of every token passing all matrices once.
         """
-        return 2 * num_tokens * (self.num_parameters(d_model) + self.shared_parameters(d_model))
+        return 2 * run.positions * (self.num_parameters(run.d_model) + self.shared_parameters(run.d_model))
+
+    def hidden_flops(self, run: ForwardPass) -> int:
+        """Those of them whose results a mask, a window or padding throws away."""
+        return 0
+
+    def other_flops(self, run: ForwardPass) -> int:
+        """Operations that are no matrix product, as `operations` counts them."""
+        raise NotImplementedError
+
+    def state_read_bytes(self, run: ForwardPass) -> int:
+        """Bytes of the state that are read: slots that hold something, or a recurrent state whole."""
+        return self._bytes_of_state(run, run.shape.kept) if run.has_state else 0
+
+    def state_written_bytes(self, run: ForwardPass) -> int:
+        """Bytes of the state that are written: slots of the new tokens, or a recurrent state whole."""
+        return self._bytes_of_state(run, run.shape.written) if run.shape.written else 0
+
+    def _bytes_of_state(self, run: ForwardPass, length: int) -> int:
+        stored = {"kv_dtype": run.kv_dtype} if self.kv_dtypes else {}
+        return run.rows * self.state_bytes(run.d_model, length=length, itemsize=run.itemsize, **stored)
+
+    def activation_bytes(self, run: ForwardPass) -> int:
+        """Bytes that live at the widest moment in the mixer, what it returns among them; what it is given is not."""
+        raise NotImplementedError
 
     def build(self, model: ModelConfig, shared: nn.ModuleDict) -> nn.Module:
         """The mixer. What several layers use is put into `shared`, once."""

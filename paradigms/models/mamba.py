@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paradigms.models import kernels
+from paradigms.models import kernels, operations
 from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layer_state import ReplayedState, StateSpec
 from paradigms.models.layers import Derived, Span, matrix, positive, rms_norm
@@ -24,6 +24,7 @@ from paradigms.models.selective_scan import selective_row, selective_update
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
+    from paradigms.models.forward_pass import ForwardPass
 
 INNER_NORMS = ("plain", "weighted")
 
@@ -95,10 +96,30 @@ class MambaConfig(LayerConfig):
         norms = (self.inner_norms == "weighted") * (rank + 2 * states)
         return projections + conv + selection + norms + inner * states + inner  # A, D
 
-    def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
+    def matmul_flops(self, run: ForwardPass) -> int:
         """Of the projections, and of reading each token's state out."""
-        inner, rank = self.inner(d_model), self.rank(d_model)
-        return 2 * num_tokens * inner * (3 * d_model + 2 * rank + 3 * self.d_state)
+        inner, rank = self.inner(run.d_model), self.rank(run.d_model)
+        return 2 * run.positions * inner * (3 * run.d_model + 2 * rank + 3 * self.d_state)
+
+    def other_flops(self, run: ForwardPass) -> int:
+        """Convolution, dt, the scan (of every state its decay, exponential, and what it is decayed by and takes in; of
+        every channel dt x and D x) and the gate; inner norms and biases.
+        """
+        inner, rank, states = self.inner(run.d_model), self.rank(run.d_model), self.d_state
+        channel = operations.convolution(self.d_conv, bias=self.conv_bias) + 2 + 5 * states + 3 + operations.SILU + 1
+        norms = 0
+        if self.inner_norms is not None:
+            weighted = self.inner_norms == "weighted"
+            norms = sum(operations.rms_norm(width, weighted=weighted) for width in (rank, states, states))
+        biases = self.proj_bias * (2 * inner + run.d_model)
+        return run.positions * (inner * channel + norms + biases)
+
+    def activation_bytes(self, run: ForwardPass) -> int:
+        """While the scan goes through its first chunk."""
+        inner, states = self.inner(run.d_model), self.d_state
+        wide = max(run.itemsize, 4)
+        chunk = run.rows * (2 * min(self.chunk_len, run.tokens) + 1) * states * inner
+        return run.positions * inner * (3 * run.itemsize + 4 * wide) + chunk * wide
 
     def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
         """The last d_conv - 1 inputs of the convolution and d_state numbers a channel whatever the length, the latter

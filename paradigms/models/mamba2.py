@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paradigms.models import kernels
+from paradigms.models import kernels, operations
 from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layer_state import ReplayedState, StateSpec
 from paradigms.models.layers import Derived, Span, matrix, positive, rms_norm
@@ -26,6 +26,7 @@ from paradigms.models.recurrence import convolved, initial_dt_bias, without_padd
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
+    from paradigms.models.forward_pass import ForwardPass
 
 NORMS = ("after_gate", "before_gate")
 
@@ -96,16 +97,48 @@ class Mamba2Config(LayerConfig):
         projections = d_model * (projected + inner) + self.proj_bias * (projected + d_model)
         return projections + conv * (self.d_conv + self.conv_bias) + 3 * heads + (self.norm is not None) * inner
 
-    def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
+    def matmul_flops(self, run: ForwardPass) -> int:
         """Of the projections, and of the chunked form's four products, or of reading one token's state out."""
-        inner, heads, states = self.inner(d_model), self.num_heads(d_model), self.d_state
-        projections = 2 * num_tokens * d_model * (2 * inner + self.conv_dim(d_model) + heads)
-        if num_tokens == 1:
-            return projections + 2 * inner * states
-        length = min(self.chunk_len, num_tokens)
-        padded = -(-num_tokens // length) * length
-        within = length * (self.num_groups * states + inner)  # C B^T of each group, and that with x
-        return projections + 2 * padded * (within + 2 * inner * states)  # into the state, and out of it
+        inner, heads = self.inner(run.d_model), self.num_heads(run.d_model)
+        projections = 2 * run.positions * run.d_model * (2 * inner + self.conv_dim(run.d_model) + heads)
+        if run.is_step:
+            return projections + 2 * run.rows * inner * self.d_state
+        return projections + run.rows * operations.chunked_products(**self._products(run))
+
+    def hidden_flops(self, run: ForwardPass) -> int:
+        return 0 if run.is_step else run.rows * operations.chunked_hidden(**self._products(run))
+
+    def _products(self, run: ForwardPass) -> dict[str, int]:
+        inner, shared = self.inner(run.d_model), self.num_groups * self.d_state
+        sizes = {"shared": shared, "inner": inner, "states": self.d_state}
+        return {"tokens": run.tokens, "chunk_len": self.chunk_len, **sizes}
+
+    def other_flops(self, run: ForwardPass) -> int:
+        """dt, convolution, recurrence in chunks or one step of it, D x, gate and norm; biases."""
+        inner, heads, states = self.inner(run.d_model), self.num_heads(run.d_model), self.d_state
+        token = 2 * heads + self.conv_dim(run.d_model) * operations.convolution(self.d_conv, bias=self.conv_bias)
+        token += heads + inner + 2 * inner  # dt A, dt x, D x
+        token += (operations.SILU + 1) * inner
+        if self.norm is not None:
+            token += self.num_groups * operations.rms_norm(inner // self.num_groups)
+        token += self.proj_bias * (inner + self.conv_dim(run.d_model) + heads + run.d_model)
+        if run.is_step:
+            scan = heads + 3 * inner * states
+        else:
+            sizes = {"heads": heads, "inner": inner, "states": states}
+            scan = operations.chunked_scan(tokens=run.tokens, chunk_len=self.chunk_len, **sizes)
+        return run.positions * token + run.rows * scan
+
+    def activation_bytes(self, run: ForwardPass) -> int:
+        """While the chunks are computed."""
+        inner, heads, states = self.inner(run.d_model), self.num_heads(run.d_model), self.d_state
+        projected, wide = inner + self.conv_dim(run.d_model) + heads, max(run.itemsize, 4)
+        if run.is_step:
+            return run.rows * (projected + 4 * inner) * wide
+        length, chunks = operations.chunks_of(run.tokens, self.chunk_len)
+        padded = length * chunks
+        scan = padded * (heads * 3 * length + 4 * inner) + 2 * chunks * inner * states
+        return run.rows * (run.tokens * (projected + self.conv_dim(run.d_model)) * run.itemsize + scan * wide)
 
     def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
         """The last d_conv - 1 inputs of the convolution and heads x head_dim x d_state numbers whatever the length, the

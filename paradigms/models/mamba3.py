@@ -30,7 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paradigms.models import kernels, ssd
+from paradigms.models import kernels, operations, ssd
 from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layer_state import ReplayedState, StateSpec
 from paradigms.models.layers import Derived, Span, matrix, positive, rms_norm
@@ -40,6 +40,7 @@ from paradigms.models.recurrence import initial_dt_bias, without_padding
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
+    from paradigms.models.forward_pass import ForwardPass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,16 +104,54 @@ class Mamba3Config(LayerConfig):
         projections = d_model * (2 * inner + sum(self.columns(d_model)))
         return projections + 2 * self.d_state * (1 + heads) + 2 * heads  # norms and biases of B and C; dt's bias and D
 
-    def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
+    def matmul_flops(self, run: ForwardPass) -> int:
         """Of the projections, and of the chunked form's four products, or of reading one token's state out."""
-        inner, heads, states = self.inner(d_model), self.num_heads(d_model), self.d_state
-        projections = 2 * num_tokens * d_model * (2 * inner + sum(self.columns(d_model)))
-        if num_tokens == 1:
-            return projections + 2 * inner * states
-        length = min(self.chunk_len, num_tokens)
-        padded = -(-num_tokens // length) * length
-        within = length * (heads * states + inner)  # C B^T of each head, and that with x
-        return projections + 2 * padded * (within + 2 * inner * states)  # into the state, and out of it
+        inner = self.inner(run.d_model)
+        projections = 2 * run.positions * run.d_model * (2 * inner + sum(self.columns(run.d_model)))
+        if run.is_step:
+            return projections + 2 * run.rows * inner * self.d_state
+        return projections + run.rows * operations.chunked_products(**self._products(run))
+
+    def hidden_flops(self, run: ForwardPass) -> int:
+        return 0 if run.is_step else run.rows * operations.chunked_hidden(**self._products(run))
+
+    def _products(self, run: ForwardPass) -> dict[str, int]:
+        inner, shared = self.inner(run.d_model), self.num_heads(run.d_model) * self.d_state
+        sizes = {"shared": shared, "inner": inner, "states": self.d_state}
+        return {"tokens": run.tokens, "chunk_len": self.chunk_len, **sizes}
+
+    def other_flops(self, run: ForwardPass) -> int:
+        """dt, decay and the weights of two tokens; angles; norms, biases and turns of B and C; the recurrence in chunks
+        or one step of it, D x and the gate.
+        """
+        inner, heads, states, angles = (
+            self.inner(run.d_model),
+            self.num_heads(run.d_model),
+            self.d_state,
+            self.num_angles,
+        )
+        token = heads * (2 + 2 + 2 + 1) + 2 * angles + heads * angles * (2 + 2)
+        token += 2 * (self.num_groups * operations.rms_norm(states) + heads * states) + 2 * heads * angles * 6
+        token += inner * (2 + operations.SILU + 1)
+        whole = heads * angles if run.shape.written else 0  # angles kept below a turn
+        first = inner + 2 * inner * states if run.has_state else 0  # the rest of the last token
+        if run.is_step:
+            return run.rows * (token + whole + first + heads + inner + 3 * inner * states)
+        token += heads + inner + heads * 2 * states + 2 * inner  # weight of x; what a token does not see of itself
+        sizes = {"heads": heads, "inner": inner, "states": states}
+        scan = operations.chunked_scan(tokens=run.tokens, chunk_len=self.chunk_len, **sizes)
+        return run.positions * token + run.rows * (whole + first + scan)
+
+    def activation_bytes(self, run: ForwardPass) -> int:
+        """While the chunks are computed."""
+        inner, heads, states = self.inner(run.d_model), self.num_heads(run.d_model), self.d_state
+        projected, wide = inner + sum(self.columns(run.d_model)), max(run.itemsize, 4)
+        if run.is_step:
+            return run.rows * (projected + 4 * inner + 4 * heads * states) * wide
+        length, chunks = operations.chunks_of(run.tokens, self.chunk_len)
+        padded = length * chunks
+        scan = padded * (heads * 3 * length + 4 * inner + 4 * heads * states) + 2 * chunks * inner * states
+        return run.rows * (run.tokens * projected * run.itemsize + scan * wide)
 
     def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
         """heads x head_dim x d_state numbers and heads x angles, in at least float32; x and the turned B of the last

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paradigms.models import operations
 from paradigms.models.kernels import product
 from paradigms.models.layer_config import LayerConfig
 from paradigms.models.layer_state import StateSpec
@@ -19,6 +20,7 @@ from paradigms.models.layers import Span, matrix, positive
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
+    from paradigms.models.forward_pass import ForwardPass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +48,16 @@ class MLPConfig(LayerConfig):
     def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
         return 0
 
-    def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
-        return 4 * num_tokens * d_model * self.width
+    def matmul_flops(self, run: ForwardPass) -> int:
+        return 4 * run.positions * run.d_model * self.width
+
+    def other_flops(self, run: ForwardPass) -> int:
+        return run.positions * (operations.GELU_TANH * self.width + self.bias * (self.width + run.d_model))
+
+    def activation_bytes(self, run: ForwardPass) -> int:
+        """The inner width before and after its GELU, and what is projected back, with and without its bias."""
+        back = run.d_model if not self.bias else max(run.d_model, 2 * run.d_model - self.width)
+        return run.itemsize * run.positions * (2 * self.width + back)
 
     def build(self, model: ModelConfig, shared: nn.ModuleDict) -> MLP:
         return MLP(model.d_model, self)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
+from paradigms.models import operations
 from paradigms.models.attention import Attention, AttentionConfig
 from paradigms.models.kernels import product, row_product
 from paradigms.models.kv_cache import KV_DTYPES
@@ -35,6 +36,7 @@ from paradigms.models.sliding_attention import SlidingAttention, SlidingAttentio
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
+    from paradigms.models.forward_pass import ForwardPass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +112,31 @@ class ParallelHeadsConfig(LayerConfig):
         both = heads.num_parameters(d_model) + self.mamba.num_parameters(d_model)
         return both - inner * d_model + 2 * inner  # one projection for both, and a norm for each
 
-    def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
+    def matmul_flops(self, run: ForwardPass) -> int:
         """Of both kinds of heads, with one projection out."""
-        kinds = (self.heads(d_model), self.mamba)
-        both = sum(kind.matmul_flops(d_model, num_tokens=num_tokens, context=context) for kind in kinds)
-        return both - 2 * num_tokens * self.mamba.inner(d_model) * d_model
+        both = self.heads(run.d_model).matmul_flops(run) + self.mamba.matmul_flops(run)
+        return both - 2 * run.positions * self.mamba.inner(run.d_model) * run.d_model
+
+    def hidden_flops(self, run: ForwardPass) -> int:
+        return self.heads(run.d_model).hidden_flops(run)
+
+    def other_flops(self, run: ForwardPass) -> int:
+        """Of both, with a norm each and their mean."""
+        inner = self.mamba.inner(run.d_model)
+        joined = 2 * operations.rms_norm(inner) + 2 * inner
+        return self.heads(run.d_model).other_flops(run) + self.mamba.other_flops(run) + run.positions * joined
+
+    def state_read_bytes(self, run: ForwardPass) -> int:
+        return self.heads(run.d_model).state_read_bytes(run) + self.mamba.state_read_bytes(run)
+
+    def state_written_bytes(self, run: ForwardPass) -> int:
+        return self.heads(run.d_model).state_written_bytes(run) + self.mamba.state_written_bytes(run)
+
+    def activation_bytes(self, run: ForwardPass) -> int:
+        """While the wider of the two computes; what attention said waits for Mamba."""
+        inner = self.mamba.inner(run.d_model)
+        scan = self.mamba.activation_bytes(run) + run.itemsize * run.positions * inner
+        return max(self.heads(run.d_model).activation_bytes(run), scan)
 
     def state_bytes(self, d_model: int, *, length: int, itemsize: int, kv_dtype: str | None = None) -> int:
         """Keys and values, of the window if there is one, and the state of the Mamba heads, of one row."""

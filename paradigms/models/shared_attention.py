@@ -22,6 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paradigms.models import operations
+from paradigms.models.forward_pass import Looked
 from paradigms.models.kernels import product
 from paradigms.models.kv_cache import KV_DTYPES, KVCache, kv_bytes, new_kv_cache
 from paradigms.models.layer_config import LayerConfig
@@ -31,6 +33,7 @@ from paradigms.models.mamba import MambaConfig
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
+    from paradigms.models.forward_pass import ForwardPass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +94,32 @@ class SharedAttentionConfig(LayerConfig):
         attention = 2 * d_model * (heads + 2 * kv_heads) * head_dim + heads * head_dim * d_model
         return 2 * d_model + attention + d_model + 3 * d_model * self.width
 
-    def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
+    def matmul_flops(self, run: ForwardPass) -> int:
         """Of one place: the shared block is computed at each."""
-        attention = 2 * self.num_heads * self.head_width(d_model) * context
-        weights = self.shared_parameters(d_model) - 3 * d_model + d_model * d_model  # without its norms
-        mamba = self.mamba.matmul_flops(d_model, num_tokens=num_tokens, context=context)
-        return 2 * num_tokens * (weights + attention) + mamba
+        attention = 2 * self.num_heads * self.head_width(run.d_model) * run.pairs
+        weights = self.shared_parameters(run.d_model) - 3 * run.d_model + run.d_model**2  # without its norms
+        return 2 * (run.positions * weights + attention) + self.mamba.matmul_flops(run)
+
+    def hidden_flops(self, run: ForwardPass) -> int:
+        hidden = run.pairs - run.visible_pairs
+        return 4 * self.num_heads * self.head_width(run.d_model) * hidden + self.mamba.hidden_flops(run)
+
+    def other_flops(self, run: ForwardPass) -> int:
+        """Three norms, softmax, the gated GELU, the sum with the stream; and of Mamba."""
+        d_model, looked = run.d_model, Looked.at_all(run)
+        norms = operations.rms_norm(2 * d_model) + 2 * operations.rms_norm(d_model)
+        token = norms + (operations.GELU + 1) * self.width + d_model
+        weights = self.num_heads * operations.attention_weights(looked.queries, looked.pairs)
+        kept = 2 * self.kv_heads * operations.stored(self.head_width(d_model), run, looked.slots)
+        return run.positions * token + weights + kept + self.mamba.other_flops(run)
+
+    def activation_bytes(self, run: ForwardPass) -> int:
+        """While attention reads, the feed-forward computes, or Mamba does."""
+        heads, head_dim = self.num_heads, self.head_width(run.d_model)
+        read = 2 * run.d_model + (3 * heads + 2 * self.kv_heads) * head_dim + run.d_model
+        computed = max(read, 4 * self.width + run.d_model)
+        mamba = self.mamba.activation_bytes(run) + 3 * run.itemsize * run.positions * run.d_model
+        return max(run.itemsize * run.positions * computed, mamba)
 
     def state_bytes(self, d_model: int, *, length: int, itemsize: int, kv_dtype: str | None = None) -> int:
         """Keys and values of one place, and the state of its Mamba layer, of one row."""

@@ -18,13 +18,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paradigms.models.attention import Attention, AttentionConfig
+from paradigms.models.forward_pass import Looked, below_diagonal
 from paradigms.models.kv_cache import new_kv_tensors
 from paradigms.models.layer_state import StateSpec
 from paradigms.models.layers import Span, positive
 from paradigms.models.ring import Places, QuantisedRingState, RingState, band, positions
+from paradigms.models.state import GROWTH
 
 if TYPE_CHECKING:
     from paradigms.models.config import ModelConfig
+    from paradigms.models.forward_pass import ForwardPass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +51,37 @@ class SlidingAttentionConfig(AttentionConfig):
         """As attention, of the last `window` positions."""
         return super().state_bytes(d_model, length=min(length, self.window), itemsize=itemsize, kv_dtype=kv_dtype)
 
-    def matmul_flops(self, d_model: int, *, num_tokens: int, context: int) -> int:
-        """As attention, with the last `window` positions."""
-        return super().matmul_flops(d_model, num_tokens=num_tokens, context=min(context, self.window))
+    def looked(self, run: ForwardPass) -> Looked:
+        """A step looks at the ring, later tokens at the ring and each other, a text at itself: in blocks of `window`
+        queries and twice as many keys where it is at least two of them long.
+        """
+        B, T, W = run.rows, run.tokens, self.window
+        visible = B * below_diagonal(run.start, run.seen, W)
+        if not run.start:
+            blocks = -(-T // W)
+            if blocks < 2 or T < 2 * W:
+                return Looked(B * T, B * T * T, visible, B * T)
+            return Looked(B * blocks * W, B * blocks * W * 2 * W, visible, B * T)
+        slots = min(W, run.seen) if run.is_step else self._slots(run) + T
+        return Looked(B * T, B * T * slots, visible, B * slots)
+
+    def _slots(self, run: ForwardPass) -> int:
+        """Of the ring of one row: all of them take part when several tokens come to it. It grows as states do."""
+        return min(self.window, -(-run.seen // GROWTH) * GROWTH, run.model.max_positions)
+
+    def _replaces(self, run: ForwardPass) -> bool:
+        """Whether every slot of the ring is read and written."""
+        return run.start > 0 and not run.is_step
+
+    def state_read_bytes(self, run: ForwardPass) -> int:
+        if self._replaces(run) and run.has_state:
+            return self._bytes_of_state(run, self._slots(run))
+        return super().state_read_bytes(run)
+
+    def state_written_bytes(self, run: ForwardPass) -> int:
+        if self._replaces(run) and run.shape.written:
+            return self._bytes_of_state(run, self._slots(run))
+        return super().state_written_bytes(run)
 
     def build(self, model: ModelConfig, shared: nn.ModuleDict) -> SlidingAttention:
         return SlidingAttention(self, model)

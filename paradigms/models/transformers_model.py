@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import metadata
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from paradigms.models.transformers_cache import (
     keeps_cache,
     new_cache,
 )
+from paradigms.work import ForwardShape
 
 NO_LIMIT = 1 << 20  # positions of a model whose config names no limit, as Mamba's
 CONTINUE = (  # recurrent models that take several tokens at once behind a state; tests/models holds them to it
@@ -117,6 +118,24 @@ class TransformersConfig:
 
     def state_bytes(self, *, batch_size: int, length: int, itemsize: int, kv_dtype: str | None = None) -> None:
         """No formula: bytes are read off the cache."""
+
+    def counts(
+        self,
+        shape: ForwardShape,
+        *,
+        itemsize: int,
+        kv_dtype: str | None = None,
+        experts_touched: float | None = None,
+    ) -> NoReturn:
+        """Raise ValueError: the library does not say what its layers compute."""
+        raise ValueError(
+            f"model.path={self.path}: transformers computes this network, and its operations are not known by formula; "
+            "use model=pretrained where the native stack has the architecture"
+        )
+
+    def activation_bytes(self, shape: ForwardShape, *, itemsize: int, kv_dtype: str | None = None) -> NoReturn:
+        """Raise ValueError: the library does not say what its layers compute."""
+        self.counts(shape, itemsize=itemsize)
 
     def check_kv_dtype(self, kv_dtype: str) -> None:
         """Raise ValueError: the library's cache is kept as computed."""

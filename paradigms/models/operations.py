@@ -1,0 +1,94 @@
+"""Arithmetic operations of what is no matrix product, by definition and not by the kernel that computes it.
+
+One operation is an addition, subtraction, multiplication or division of two numbers, or an elementary function of one:
+exponential, logarithm, root, sigmoid, softplus, hyperbolic tangent, error function, sine, cosine, remainder, rounding.
+What only compares, chooses, negates or moves counts nothing: masks, the largest of a row, the choice of experts,
+clamping, gathering, padding, tables that are read (rotary positions).
+
+tests/models/test_other_flops.py holds each against a loop over numbers that count what is done to them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paradigms.models.forward_pass import ForwardPass
+
+SILU = 2  # x sigmoid(x)
+GELU = 5  # x (1 + erf(x / root(2))) / 2, the root known
+GELU_TANH = 9  # x (1 + tanh(a (x + b x x x))) / 2
+ROTARY = 3  # x cos + x' sin, of each number that is turned
+
+
+def rms_norm(width: int, *, weighted: bool = True) -> int:
+    """x / root(mean(x x) + eps) x weight: squares and their sum, mean, eps, reciprocal root, scale, weight."""
+    return (2 * width - 1) + 3 + width + weighted * width
+
+
+def layer_norm(width: int) -> int:
+    """(x - mean(x)) / deviation(x) x weight: a mean, differences, and the norm of these."""
+    return width + width + rms_norm(width)
+
+
+NORMS = {"rms": rms_norm, "layer": layer_norm}
+
+
+def softmax(width: int) -> int:
+    """Less the largest, exponentials, their sum, a division each."""
+    return 4 * width - 1
+
+
+def attention_weights(queries: int, pairs: int) -> int:
+    """Scale and softmax of scores, of one head."""
+    return 5 * pairs - queries
+
+
+def convolution(width: int, *, bias: bool) -> int:
+    """silu of a causal convolution at one place of one channel."""
+    return 2 * width - 1 + bias + SILU
+
+
+def stored(width: int, run: ForwardPass, slots: int) -> int:
+    """One head's keys, or values, to the form in which a state keeps them and back, where it is not as computed: of
+    each new one its scale, a division and rounding a number; of each of the slots that are read a multiplication.
+    """
+    if run.kv_dtype is None or not run.has_state:
+        return 0
+    return run.positions * (1 + 2 * width) + slots * width
+
+
+def chunked_scan(*, tokens: int, chunk_len: int, heads: int, inner: int, states: int) -> int:
+    """State-space duality in chunks (`ssd.ssd_scan`) of one row, beside its matrix products: within a chunk the sum of
+    the decays, their differences, exponentials and the product with C B^T; to the end of a chunk a difference, its
+    exponential and the product with u; the state decayed and added to; the answer of a chunk's start decayed and added.
+    """
+    length, chunks = chunks_of(tokens, chunk_len)
+    within = heads * (length - 1 + 3 * length * length)
+    to_end = heads * 2 * length + length * inner
+    passed_on = heads + 2 * inner * states
+    carried = heads * length + 2 * length * inner
+    return chunks * (within + to_end + passed_on + carried)
+
+
+def chunked_products(*, tokens: int, chunk_len: int, shared: int, inner: int, states: int) -> int:
+    """Operations of its four matrix products: C B^T, which `shared` / `states` groups or heads make; that with u; into
+    the state; out of it.
+    """
+    length, chunks = chunks_of(tokens, chunk_len)
+    return 2 * chunks * length * (length * (shared + inner) + 2 * inner * states)
+
+
+def chunked_hidden(*, tokens: int, chunk_len: int, shared: int, inner: int, states: int) -> int:
+    """Those of them whose results are thrown away: what comes later in a chunk, and padding of the last one."""
+    length, chunks = chunks_of(tokens, chunk_len)
+    full, rest = divmod(tokens, length)
+    seen = full * (length * (length + 1) // 2) + rest * (rest + 1) // 2
+    padding = chunks * length - tokens
+    return 2 * (chunks * length * length - seen) * (shared + inner) + 4 * padding * inner * states
+
+
+def chunks_of(tokens: int, chunk_len: int) -> tuple[int, int]:
+    """Tokens of a chunk, and chunks."""
+    length = min(chunk_len, tokens)
+    return length, -(-tokens // length)
