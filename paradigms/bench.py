@@ -1,9 +1,10 @@
 """The main path: what happens to one cell in one round, read from top to bottom.
 
-    load -> warm up -> timed repeats -> memory pass -> scores -> records
+    load -> warm up -> timed repeats, again if something else ran -> memory pass -> scores -> records
 
 Timing and memory are separate passes, since watching allocations slows the work down. What was timed is what is scored
-and kept. A run that would take longer than `measure.extrapolate_over_s` is timed in a few places and summed.
+and kept, of the first quiet attempt. A run that would take longer than `measure.extrapolate_over_s` is timed in a few
+places and summed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -25,15 +28,16 @@ from paradigms.data.splits import Corpus
 from paradigms.data.stream import prompts, token_stream
 from paradigms.data.tokenizers import StreamDecoder, Tokenizer
 from paradigms.decoding.native import NativeParadigm
+from paradigms.measure.attempts import until_quiet
 from paradigms.measure.calibration import peak_columns
 from paradigms.measure.clock import clock_for
+from paradigms.measure.energy import EnergyMeter
 from paradigms.measure.environment import keep_freed_memory, machine, machine_line, set_threads, versions
-from paradigms.measure.extrapolation import FEWEST_EVENTS, events_at, extrapolate, places
+from paradigms.measure.extrapolation import FEWEST_EVENTS, Extrapolation, events_at, extrapolate, places
 from paradigms.measure.memory import peak_memory
 from paradigms.measure.noise import NoiseReader
 from paradigms.measure.products import products_s
 from paradigms.measure.recording import Recording
-from paradigms.measure.speed import probe_s
 from paradigms.measure.timeline import record
 from paradigms.measure.warmup import Warmup, warm_up
 from paradigms.measure.weight_reads import WeightReads
@@ -68,32 +72,41 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
 
     clock = clock_for(device, cell.measure.timeline)
     at_start = Prepared.of(model)
-    warmup = warm_up(
-        paradigm,
-        partial(requests, 0),
-        clock=clock,
-        max_warmups=cell.measure.max_warmups,
-        num_events=cell.measure.warmup_events,
-    )
-
-    noise = NoiseReader(device)
-    warm = after_warmup = Prepared.of(model)
-    probe_before_s = probe_s()
-    noise.before()
+    warm_up_once = partial(warm_up, paradigm, partial(requests, 0), clock=clock, num_events=cell.measure.warmup_events)
+    warmup = warm_up_once(max_warmups=cell.measure.max_warmups)
+    after_warmup = Prepared.of(model)
     outline = _outline_of_long_run(cell, paradigm, warmup)
-    recordings: list[Recording] = []
-    extrapolation = None
-    if outline is None:
+    energy = EnergyMeter(device)
+
+    def measure_once() -> _Timed:
+        if outline is not None:
+            return _Timed(
+                [],
+                extrapolate(paradigm, requests(0), outline, clock=clock),
+                after_warmup,
+                dict.fromkeys(energy.COLUMNS),
+            )
+        warm, recordings = after_warmup, []
         while not recordings or Prepared.of(model).compile_s > warm.compile_s:  # what compiled meanwhile is not timed
             warm = Prepared.of(model)
+            energy.before()
             recordings = _timed_repeats(cell, paradigm, requests, weights.tokenizer, clock)
-    else:
-        extrapolation = extrapolate(paradigm, requests(0), outline, clock=clock)
-    readings = {**noise.after(), "probe_before_s": probe_before_s, "probe_after_s": probe_s()}
+            joules = energy.after(sum(len(row.token_ids) for recording in recordings for row in recording.rows))
+        return _Timed(recordings, None, warm, joules)
+
+    timed, readings = until_quiet(
+        measure_once,
+        NoiseReader(device),
+        retries=cell.measure.contended_retries,
+        wall_s=lambda timed: timed.wall_s,
+        ready=partial(warm_up_once, max_warmups=1),
+    )
+    recordings, extrapolation, warm = timed.recordings, timed.extrapolation, timed.warm
 
     run = {
         **_facts(cell, weights, corpus, paradigm, device),
         **readings,
+        **timed.energy,
         "keeps_freed_memory": keeps_freed_memory,
         "import_s": IMPORT_S,
         "load_s": load_s,
@@ -168,6 +181,23 @@ def torch_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """One attempt: its repeats, or the run that was not made whole; what was prepared ahead of it; its energy."""
+
+    recordings: list[Recording]
+    extrapolation: Extrapolation | None
+    warm: Prepared
+    energy: dict[str, Any]
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of a run: the mean over repeats."""
+        if self.extrapolation is not None:
+            return self.extrapolation.wall_s
+        return fmean(recording.wall_s for recording in self.recordings)
 
 
 def _timed_repeats(cell: Cell, paradigm: Paradigm, requests: Any, tokenizer: Tokenizer, clock: Any) -> list[Recording]:

@@ -112,6 +112,8 @@ class Measure:
         rounds: units of the cell; rounds of all cells are interleaved so that drift hits all alike.
         min_repeats, max_repeats, min_time_s: timed repeats in a unit: at least min_repeats, then until min_time_s have
             passed.
+        contended_retries: a unit that was timed beside something else is timed again, at most so often; the first quiet
+            attempt is kept, or the quietest, never the fastest. 0 keeps what comes.
         warmup_events: events of the real work that one warm-up run consumes before it is closed.
         max_warmups: warm-up runs at most; fewer when two in a row agree within 10 %.
         timeline: `device` records times and reads tokens at the end; `delivered` copies and detokenises as a server
@@ -128,6 +130,7 @@ class Measure:
     min_repeats: int = 1
     max_repeats: int = 5
     min_time_s: float = 0.5
+    contended_retries: int = 2
     warmup_events: int = 8
     max_warmups: int = 5
     timeline: str = "device"
@@ -140,7 +143,8 @@ class Measure:
     def __post_init__(self) -> None:
         for name in ("rounds", "min_repeats", "max_repeats", "warmup_events", "max_warmups"):
             _at_least(f"measure.{name}", getattr(self, name), 1)
-        _at_least("measure.min_time_s", self.min_time_s, 0)
+        for name in ("min_time_s", "contended_retries"):
+            _at_least(f"measure.{name}", getattr(self, name), 0)
         _one_of("measure.timeline", self.timeline, TIMELINES)
         if self.max_repeats < self.min_repeats:
             raise ValueError(f"measure.max_repeats={self.max_repeats} is below min_repeats={self.min_repeats}")

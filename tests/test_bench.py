@@ -67,7 +67,9 @@ RUN_COLUMNS = """parameters weight_bytes state_used_bytes state_allocated_bytes 
     num_warmups warmup_steady kernels execution execution_prompts bits_per_byte bits_per_byte_se bits_per_byte_mask_se
     bits_per_byte_is_bound
     checkpoint_tokens corpus_sha256 corpus_is_zoo_corpus machine cpu gpu torch_version python_version
-    transformers_version load_before load_after steal_fraction cpu_mhz_before cpu_mhz_after contended"""
+    transformers_version load_before load_after steal_fraction cpu_mhz_before cpu_mhz_after contended contention
+    contended_by run_queue_fraction lost_fraction other_cores probe_before_s probe_after_s energy_j energy_j_per_token
+    energy_source attempts attempt_kept attempt_wall_s attempt_contention"""
 MEMORY = {name for name in RUN_COLUMNS.split() if name.startswith(("state_", "peak_", "cuda_peak_"))}  # round 0 only
 QUALITY = {name for name in RUN_COLUMNS.split() if name.startswith("bits_per_byte")}
 COLUMNS = {

@@ -163,6 +163,7 @@ def shrunk(config: dict[str, Any], *, keep: str = "") -> dict[str, Any]:
     model["vocab_size"] = build(config["tokenizer"]).vocab_size
     config["workload"] |= {"prompt_len": 8, "output_len": 16, "batch_size": min(2, config["workload"]["batch_size"])}
     config["measure"] |= {"min_repeats": 1, "max_repeats": 1, "min_time_s": 0.0, "max_warmups": 1, "warmup_events": 1}
+    config["measure"]["contended_retries"] = 0
     if config["train"]["source"] != "random" and keep != "train":
         config["train"] = {"_target_": "paradigms.weights.TrainedHere", **tiny.RECIPE}
     return config
@@ -274,6 +275,7 @@ def test_a_file_of_others_runs_with_a_tiny_folder(name, compose, tmp_path):
     config["corpus"] = {"_target_": "tiny.TinyText"}
     config["workload"] |= {"prompt_len": 8, "output_len": 16}
     config["measure"] |= {"max_repeats": 1, "min_time_s": 0.0, "max_warmups": 1, "warmup_events": 1}
+    config["measure"]["contended_retries"] = 0
     _cell, observed, _tables = run(config)
     assert observed["parameters"] > 10_000
     assert denoiser or observed["state_used_bytes"] > 0
@@ -290,6 +292,7 @@ def test_a_file_of_canvases_runs_with_a_tiny_folder(name, compose, tmp_path):
     config["decoder"]["sampler"]["num_steps"] = 3
     config["workload"] |= {"prompt_len": 8, "output_len": 20, "batch_size": 2}
     config["measure"] |= {"max_repeats": 1, "min_time_s": 0.0, "max_warmups": 1, "warmup_events": 1}
+    config["measure"]["contended_retries"] = 0
     _cell, observed, tables = run(config)
     assert 30_000 < observed["parameters"] < 60_000 and observed["state_used_bytes"] > 0
     assert {(row["nfe_encoder"], row["nfe_decoder"]) for row in tables["requests"]} == {(3, 9)}

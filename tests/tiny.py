@@ -87,7 +87,10 @@ DECODERS: dict[str, tuple[str, Any]] = {  # paradigm -> (model, decoder)
     "diffusion_quarter": ("diffusion", MaskedDiffusion(sampler=Random(steps="L/4"))),
     "diffusion_threshold": ("diffusion", MaskedDiffusion(sampler=Threshold(threshold=0.9))),
 }
-MEASURE: dict[str, Any] = {"min_repeats": 2, "max_repeats": 2, "min_time_s": 0.0, "warmup_events": 2, "max_warmups": 1}
+MEASURE: dict[str, Any] = {
+    **{"min_repeats": 2, "max_repeats": 2, "min_time_s": 0.0, "contended_retries": 0},
+    **{"warmup_events": 2, "max_warmups": 1},
+}
 
 
 def random_model(config: ModelConfig, *, dtype: torch.dtype = torch.float64) -> Model:

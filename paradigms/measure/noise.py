@@ -1,175 +1,238 @@
 """How quiet the machine was while something was measured: read before and after, never during.
 
-A unit counts as contended when one of these holds between the two readings:
+A stretch counts as contended when a reading is above its limit:
 
-- the hypervisor took more than 2 % of the CPU time away (steal);
-- other processes used more than 10 % of the machine's CPU time;
-- another process computed on the same GPU, at either reading.
+| reason          | what is read                                                            | limit                   |
+|-----------------|-------------------------------------------------------------------------|-------------------------|
+| other processes | CPU time of other processes that can be seen, in cores                  | 0.05, or 2 % of all     |
+| machine         | share of all cores' time that was busy, this process left out           | 0.10, from 4 ticks on   |
+| run queue       | time that threads of this process waited for a core, against wall time  | 0.02                    |
+| stolen          | share of all cores' time that the hypervisor took                       | 0.02, from 2 ticks on   |
+| lost            | wall time in which a thread that never slept neither ran nor waited     | 0.02                    |
+| slower          | fixed work (`speed`) beside it, against the fastest that was seen so far | 1.2 times              |
+| throttled       | times that cores or the GPU slowed down for heat or power failure       | 0                       |
+| GPU processes   | others that compute on the same GPU, at either reading                  | 0                       |
 
-The rule says that figures may have suffered, not by how much. Where nothing can be told the mark is None.
+Others count wherever they run: on another core they share caches and memory, on a sibling its execution units. What
+this process descends from does not count, nor does the kernel; where these take a core away, the run queue shows it. A
+tick is 10 ms, too coarse for a short stretch; the limits in ticks keep one of them from marking it.
+
+`contention` is the largest reading against its limit, above 1 when contended. The rule says that figures may have
+suffered, not by how much.
 """
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-STEAL_LIMIT = 0.02
-OTHER_CPU_LIMIT = 0.10
-_MIN_TICKS = 10  # /proc/stat counts hundredths of a second: below this a share is rounding
+from paradigms.measure.nvml import ask
+from paradigms.measure.readings import (
+    MachineTime,
+    OtherThreads,
+    OwnTime,
+    machine_time,
+    num_cores,
+    other_threads,
+    own_time,
+    ticks_per_second,
+)
+from paradigms.measure.speed import probe_s
+
+OTHER_CORES_LIMIT, OTHER_CORES_SHARE = 0.05, 0.02
+OTHER_CPU_LIMIT, OTHER_CPU_TICKS = 0.10, 4
+QUEUE_LIMIT = 0.02
+STEAL_LIMIT, STEAL_TICKS = 0.02, 2
+LOST_LIMIT = 0.02
+SLOWER_LIMIT = 1.2
+COUNT_LIMIT = 0.5  # of what must not happen once
+_MIN_TICKS = 10  # below this a share of /proc/stat is rounding
+_PRESSURE_S = 4.0  # below this /proc/pressure has hardly moved on
+_SLOWED = 0x08 | 0x20 | 0x40 | 0x80  # NVML's event reasons: hardware, its heat and power brake, and heat by software
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """One look at the machine. CPU times in seconds, summed over all cores since boot or since the process' start."""
-
-    load: float | None
-    total_s: float | None
-    busy_s: float | None
-    steal_s: float | None
-    own_s: float
-    cpu_mhz: float | None
+    own: OwnTime
+    machine: MachineTime
+    others: OtherThreads
     gpu_processes: int | None
+    gpu_throttled: bool | None
 
 
 class NoiseReader:
-    """Compares the machine before and after a stretch of work.
-
-    `own` time is that of this process and of children that it has waited for: a child that still runs counts as another
-    process.
+    """Compares the machine before and after a stretch of work; both are called by the thread that does the work.
 
     Args:
         device: a CUDA device has its other processes counted too, if nvidia-ml-py is installed.
-        proc: where the process file system is mounted.
+        proc, sys: where these file systems are mounted.
+        probe: seconds of a fixed piece of work; run outside all other readings.
     """
 
-    def __init__(self, device: torch.device | str = "cpu", *, proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self,
+        device: torch.device | str = "cpu",
+        *,
+        proc: Path = Path("/proc"),
+        sys: Path = Path("/sys"),
+        probe: Callable[[], float] = probe_s,
+    ) -> None:
         self.device = torch.device(device)
-        self.proc = proc
+        self.proc, self.sys, self.probe = proc, sys, probe
         self._before: _Reading | None = None
+        self._probe_s = self._fastest_s = math.inf
 
     def before(self) -> None:
-        """Read the machine before the work."""
-        self._before = self._read()
+        """Read the machine ahead of the work: the slow readings first, this thread's own last."""
+        self._probe_s = self.probe()
+        gpu = _gpu(self.device)
+        machine, others = machine_time(self.proc, self.sys), other_threads(self.proc)
+        self._before = _Reading(own_time(self.proc), machine, others, *gpu)
 
     def after(self) -> dict[str, Any]:
-        """Read it again, and compare.
+        """Read it again, in the other order, and compare.
 
         Returns:
             The columns below, each None where it cannot be told.
+            probe_before_s, probe_after_s: of the fixed work.
             load_before, load_after: mean length of the run queue over a minute.
-            steal_fraction, other_cpu_fraction: shares of all cores' time between the readings.
             cpu_mhz_before, cpu_mhz_after: mean over cores.
-            gpu_other_processes: the larger of the two counts.
-            contended: by the rule of this module.
+            cpu_fraction: CPU time of this process against wall time; 1 is one busy thread.
+            run_queue_fraction, lost_fraction, preemptions, other_cores, other_cpu_fraction, steal_fraction,
+            gpu_other_processes: the readings of the rule; other_cpu_fraction is `machine`, preemptions are context
+                switches that this process was made to do.
+            cpu_pressure: share of the time in which some thread of the machine waited for a core.
+            cpu_throttles, gpu_throttled: times, and whether at either reading.
+            contended, contention, contended_by: by the rule of this module; the last names reasons and readings.
 
         Raises:
             RuntimeError: `before` was not called.
         """
         if self._before is None:
             raise RuntimeError("NoiseReader.after() has nothing to compare with; call before() ahead of the work")
-        before, after = self._before, self._read()
-        steal, other = _cpu_fractions(before, after)
-        gpu = max((count for count in (before.gpu_processes, after.gpu_processes) if count is not None), default=None)
-        signs = [
-            value > limit
-            for value, limit in ((steal, STEAL_LIMIT), (other, OTHER_CPU_LIMIT), (gpu, 0))
-            if value is not None
-        ]
-        return {
-            "load_before": before.load,
-            "load_after": after.load,
-            "steal_fraction": steal,
-            "other_cpu_fraction": other,
-            "cpu_mhz_before": before.cpu_mhz,
-            "cpu_mhz_after": after.cpu_mhz,
-            "gpu_other_processes": gpu,
-            "contended": any(signs) if signs else None,
-        }
-
-    def _read(self) -> _Reading:
-        total_s, busy_s, steal_s = _cpu_times(self.proc / "stat")
-        times = os.times()
-        return _Reading(
-            load=_load(),
-            total_s=total_s,
-            busy_s=busy_s,
-            steal_s=steal_s,
-            own_s=times.user + times.system + times.children_user + times.children_system,
-            cpu_mhz=_cpu_mhz(self.proc / "cpuinfo"),
-            gpu_processes=_gpu_other_processes(self.device) if self.device.type == "cuda" else None,
-        )
+        own, others = own_time(self.proc), other_threads(self.proc)
+        after = _Reading(own, machine_time(self.proc, self.sys), others, *_gpu(self.device))
+        columns = _columns(self._before, after)
+        probes_s = self._probe_s, self.probe()
+        self._fastest_s = min(self._fastest_s, *probes_s)
+        slower = max(probes_s) / self._fastest_s
+        columns |= {"probe_before_s": probes_s[0], "probe_after_s": probes_s[1]}
+        return {**columns, **_judge(columns, slower, num_cores(self.proc))}
 
 
-def _cpu_fractions(before: _Reading, after: _Reading) -> tuple[float | None, float | None]:
-    """Shares of all cores' time that went to the hypervisor and to other processes."""
+def _columns(before: _Reading, after: _Reading) -> dict[str, Any]:
+    wall_s = after.own.at_s - before.own.at_s
+    machine, earlier = after.machine, before.machine
+    steal, other = _cpu_fractions(earlier, machine)
+    pressure_s = _difference(earlier.pressure_s, machine.pressure_s)
+    pressure_window_s = machine.at_s - earlier.at_s
+    others_s = after.others.since(before.others)
+    queue_s = _difference(before.own.threads_queue_s, after.own.threads_queue_s)
+    counts = [count for count in (before.gpu_processes, after.gpu_processes) if count is not None]
+    slowed = [slow for slow in (before.gpu_throttled, after.gpu_throttled) if slow is not None]
+    return {
+        "load_before": earlier.load,
+        "load_after": machine.load,
+        "cpu_mhz_before": earlier.mhz,
+        "cpu_mhz_after": machine.mhz,
+        "cpu_fraction": (after.own.process_cpu_s - before.own.process_cpu_s) / wall_s,
+        "run_queue_fraction": None if queue_s is None else queue_s / wall_s,
+        "lost_fraction": _lost(before.own, after.own, wall_s),
+        "preemptions": after.own.preemptions - before.own.preemptions,
+        "other_cores": None if others_s is None else others_s / (after.others.at_s - before.others.at_s),
+        "other_cpu_fraction": other,
+        "steal_fraction": steal,
+        "cpu_pressure": pressure_s / pressure_window_s
+        if pressure_s is not None and pressure_window_s >= _PRESSURE_S
+        else None,
+        "cpu_throttles": _difference(earlier.throttles, machine.throttles),
+        "gpu_throttled": any(slowed) if slowed else None,
+        "gpu_other_processes": max(counts, default=None),
+    }
+
+
+def _judge(columns: dict[str, Any], slower: float, cores: int | None) -> dict[str, Any]:
+    """The rule."""
+    throttles = [count for count in (columns["cpu_throttles"], columns["gpu_throttled"]) if count is not None]
+    signs = (
+        ("other processes", columns["other_cores"], max(OTHER_CORES_LIMIT, OTHER_CORES_SHARE * (cores or 1))),
+        ("machine", columns["other_cpu_fraction"], OTHER_CPU_LIMIT),
+        ("run queue", columns["run_queue_fraction"], QUEUE_LIMIT),
+        ("stolen", columns["steal_fraction"], STEAL_LIMIT),
+        ("lost", columns["lost_fraction"], LOST_LIMIT),
+        ("slower", slower, SLOWER_LIMIT),
+        ("throttled", sum(throttles) if throttles else None, COUNT_LIMIT),
+        ("GPU processes", columns["gpu_other_processes"], COUNT_LIMIT),
+    )
+    told = [(name, float(value), value / limit) for name, value, limit in signs if value is not None]
+    reasons = [f"{name} {value:.2f}".removesuffix(".00") for name, value, over in told if over > 1]
+    return {
+        "contended": bool(reasons),
+        "contention": max(over for *_, over in told),
+        "contended_by": ", ".join(reasons) or None,
+    }
+
+
+def _difference(before: float | None, after: float | None) -> Any:
+    return None if before is None or after is None else after - before
+
+
+def _lost(before: OwnTime, after: OwnTime, wall_s: float) -> float | None:
+    """Share of the time in which a thread that never slept neither ran nor waited; None of one that slept."""
+    queue_s = _difference(before.thread_queue_s, after.thread_queue_s)
+    if queue_s is None or after.sleeps is None or before.sleeps is None or after.sleeps > before.sleeps:
+        return None
+    return _clip((wall_s - (after.thread_cpu_s - before.thread_cpu_s) - queue_s) / wall_s)
+
+
+def _cpu_fractions(before: MachineTime, after: MachineTime) -> tuple[float | None, float | None]:
+    """Shares of all cores' time that went to the hypervisor and to others; None where they are rounding."""
     if before.total_s is None or after.total_s is None:
         return None, None
-    total_s = after.total_s - before.total_s
-    if total_s < _MIN_TICKS / _ticks_per_second():
+    total_s, tick_s = after.total_s - before.total_s, 1 / ticks_per_second()
+    if total_s < (_MIN_TICKS - 0.5) * tick_s:
         return None, None
     steal_s = (after.steal_s or 0.0) - (before.steal_s or 0.0)
     other_s = (after.busy_s or 0.0) - (before.busy_s or 0.0) - (after.own_s - before.own_s)
-    return _clip(steal_s / total_s), _clip(other_s / total_s)
+    return (
+        _share(steal_s, total_s, STEAL_LIMIT, STEAL_TICKS * tick_s),
+        _share(other_s, total_s, OTHER_CPU_LIMIT, OTHER_CPU_TICKS * tick_s),
+    )
+
+
+def _share(part_s: float, total_s: float, limit: float, least_s: float) -> float | None:
+    """A share, unless it is above its limit by so few ticks that rounding may have put it there."""
+    share = _clip(part_s / total_s)
+    return None if share > limit and part_s < least_s - 1e-9 else share
 
 
 def _clip(fraction: float) -> float:
     return min(1.0, max(0.0, fraction))
 
 
-def _ticks_per_second() -> int:
-    return os.sysconf("SC_CLK_TCK")
+# ---------------------------------------------------------------- the GPU
 
 
-def _cpu_times(path: Path) -> tuple[float | None, float | None, float | None]:
-    """Total, busy and stolen seconds of all cores; None where the system does not say."""
-    try:
-        fields = path.read_text().split("\n", 1)[0].split()
-    except OSError:
-        return None, None, None
-    if not fields or fields[0] != "cpu" or len(fields) < 9:
-        return None, None, None
-    # Guest time, the columns after steal, is contained in user and nice.
-    user, nice, system, idle, iowait, irq, softirq, steal = (int(field) / _ticks_per_second() for field in fields[1:9])
-    busy_s = user + nice + system + irq + softirq
-    return busy_s + idle + iowait + steal, busy_s, steal
+def _gpu(device: torch.device) -> tuple[int | None, bool | None]:
+    """Other processes that compute on it, and whether it is slowed down."""
+    return ask(device, lambda nvml, handle: _other_processes(nvml, handle, device)), ask(device, _throttled)
 
 
-def _load() -> float | None:
-    try:
-        return os.getloadavg()[0]
-    except (AttributeError, OSError):
-        return None
-
-
-def _cpu_mhz(path: Path) -> float | None:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return None
-    clocks_mhz = [float(line.split(":")[1]) for line in lines if line.startswith("cpu MHz")]
-    return sum(clocks_mhz) / len(clocks_mhz) if clocks_mhz else None
-
-
-def _gpu_other_processes(device: torch.device) -> int | None:
-    """Processes besides this one that compute on the GPU; None without nvidia-ml-py or when the driver does not answer.
-
-    The driver may number processes as the host does, outside this container; then one of them is taken to be this one.
+def _other_processes(nvml: Any, handle: Any, device: torch.device) -> int:
+    """The driver may number processes as the host does, outside this container; then one of them is taken to be this
+    one.
     """
-    try:
-        import pynvml  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-        uuid = torch.cuda.get_device_properties(device).uuid
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-        pids = [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
-    except pynvml.NVMLError:
-        return None
+    pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
     own = os.getpid() in pids or (bool(pids) and torch.cuda.memory_reserved(device) > 0)
     return len(pids) - own
+
+
+def _throttled(nvml: Any, handle: Any) -> bool:
+    """Slowed down for heat, or by the board or its power supply; to keep to its power limit is what a GPU does."""
+    return bool(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle) & _SLOWED)
