@@ -3,12 +3,13 @@
 The lane alone writes records, after a child has answered in whole; a unit that raises, runs out of memory, hangs or
 is killed becomes a record that says so, and the next one runs. What is finished is skipped here and not when the plan
 is made, because the key of a unit names the machine that measures it, and a launcher may have brought the lane to
-another one.
+another one. Each measured child has its device for itself (`paradigms.turns`); waiting for it is recorded, never timed.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 import warnings
@@ -20,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from paradigms.build import build, find
+from paradigms.folder_lock import lane_lock
 from paradigms.isolate import Outcome, call, one_line, start_server
 from paradigms.plan import MEASURE, PREPARE, Plan, PlannedCell
 from paradigms.progress import Progress, TimeLeft, shown
 from paradigms.records import RecordWriter, canonical_json, finished_keys, read_table, unit_key
+from paradigms.turns import Place, Turn, place_for, take_turn
 
 
 @dataclass
@@ -83,10 +86,11 @@ class _Lane:
         self.code, self.machine = code, machine
         self.folder = Path(plan.folder)
         self.summary = LaneSummary(broken=dict(plan.broken))
-        shard = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}-{plan.lane}"
+        shard = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{uuid.uuid4().hex[:6]}-{plan.lane}"
         self.writer = RecordWriter(self.folder, shard)
         self.log = self.folder / "logs" / f"{shard}.log"
         self.errors = self.folder / "errors"
+        self.last_holder = ""
         for folder in (self.log.parent, self.errors):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -106,7 +110,8 @@ class _Lane:
     # ------------------------------------------------------------ which units
 
     def units(self) -> list[Unit]:
-        checkpoints = [build(cell.config).checkpoint_id() for cell in self.plan.cells]
+        wanted = dict.fromkeys(index for index, _ in self.plan.units)
+        checkpoints = {index: build(self.plan.cells[index].config).checkpoint_id() for index in wanted}
         units = []
         for index, round_index in self.plan.units:
             cell, checkpoint = self.plan.cells[index], checkpoints[index]
@@ -154,7 +159,8 @@ class _Lane:
     # ------------------------------------------------------------ measure
 
     def measure(self, units: Sequence[Unit]) -> None:
-        left, num_rounds = TimeLeft(), 1 + max((unit.round_index for unit in units), default=0)
+        left = TimeLeft([unit.cell_index for unit in units])
+        num_rounds = 1 + max((unit.round_index for unit in units), default=0)
         waiting = list(units)
         previous_round = -1
         while waiting:
@@ -164,8 +170,8 @@ class _Lane:
                 in_round = sum(other.round_index == previous_round for other in waiting)
                 self.show.stage(f"measure, round {previous_round + 1} of {num_rounds}", in_round)
             if unit.checkpoint in self.summary.broken:
-                started_at = self.begin(waiting, left)
-                self.end(unit, Outcome("failed", error=self.summary.broken[unit.checkpoint]), started_at, left)
+                started_at = self.begin(unit, left)
+                self.end(unit, Outcome("failed", error=self.summary.broken[unit.checkpoint]), started_at, 0.0, left)
                 del waiting[0]
             else:
                 self.measure_together(waiting, left)
@@ -173,25 +179,42 @@ class _Lane:
     def measure_together(self, waiting: list[Unit], left: TimeLeft) -> None:
         """Measure the next units that may share a process and take them off the list; after a failure the rest stay."""
         together = self.together(waiting)
-        started_at, started = self.begin(waiting, left), time.monotonic()
+        with take_turn(self.place(waiting[0]).name, self.holder, self.tell_of_waiting) as turn:
+            waited_s = turn.waited_s
+            started_at, started = self.begin(waiting[0], left), time.monotonic()
 
-        def measured(value: str) -> None:
-            nonlocal started_at, started
-            self.end(waiting.pop(0), Outcome("ok", value, seconds=time.monotonic() - started), started_at, left)
-            together.pop(0)
-            if together:
-                started_at, started = self.begin(waiting, left), time.monotonic()
+            def end(outcome: Outcome) -> None:
+                nonlocal started_at, started, waited_s
+                outcome = replace(outcome, seconds=time.monotonic() - started)
+                self.end(waiting.pop(0), outcome, started_at, waited_s, left)
+                together.pop(0)
+                if together:
+                    started_at, started, waited_s = self.begin(waiting[0], left), time.monotonic(), 0.0
 
-        outcome = self.call(
-            "paradigms.lane.measure_in_child",
-            self.plan.runner,
-            list(together),
-            self.plan.unit_timeout_s,
-            [unit.round_index for unit in together],
-            on_part=measured,
-        )
-        if together:  # the one that was running when the process ended
-            self.end(waiting.pop(0), replace(outcome, seconds=time.monotonic() - started), started_at, left)
+            outcome = self.call(
+                "paradigms.lane.measure_in_child",
+                self.plan.runner,
+                list(together),
+                self.plan.unit_timeout_s,
+                [unit.round_index for unit in together],
+                turn,
+                on_part=lambda value: end(Outcome("ok", value)),
+            )
+            if together:  # the one that was running when the process ended
+                del together[1:]
+                end(outcome)
+
+    @property
+    def holder(self) -> str:
+        return f"{self.plan.sweep}, lane {self.plan.lane}, process {os.getpid()}"
+
+    def tell_of_waiting(self, holder: str) -> None:
+        if holder != self.last_holder:  # two lanes take turns, unit for unit
+            self.show.say(f"waiting for the device, which {holder} measures on")
+        self.last_holder = holder
+
+    def place(self, unit: Unit) -> Place:
+        return place_for(unit.cell.config.get("device", {}).get("name", "cpu"), self.plan.lane)
 
     def together(self, waiting: Sequence[Unit]) -> list[Unit]:
         """The next units of one round over the same weights, as many as may share a process."""
@@ -201,13 +224,13 @@ class _Lane:
         )
         return list(islice(same, self.plan.units_per_process))
 
-    def begin(self, waiting: Sequence[Unit], left: TimeLeft) -> str:
+    def begin(self, unit: Unit, left: TimeLeft) -> str:
         """Tell of the next unit; the time of day."""
-        self.show.start(waiting[0].cell.name, left.estimate_s([unit.cell_index for unit in waiting]))
+        self.show.start(unit.cell.name, left.estimate_s())
         return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
-    def end(self, unit: Unit, outcome: Outcome, started_at: str, left: TimeLeft) -> None:
-        self.record(unit, outcome, started_at)
+    def end(self, unit: Unit, outcome: Outcome, started_at: str, waited_s: float, left: TimeLeft) -> None:
+        self.record(unit, outcome, started_at, waited_s)
         left.saw(unit.cell_index, outcome.seconds)
         self.show.done(unit.cell.name, outcome.seconds, outcome.error or "")
 
@@ -224,11 +247,20 @@ class _Lane:
             log.writelines(f"==== {unit.name} ({unit.key})\n" for unit in units)
         on_line: Callable[[str], None] | None = self.show.say if function == self.plan.preparer else None
         configs = [unit.cell.config for unit in units]
+        environment = self.place(units[0]).environment
         return call(
-            entry, function, configs, *more, log=self.log, timeout_s=timeout_s, on_line=on_line, on_part=on_part
+            entry,
+            environment,
+            function,
+            configs,
+            *more,
+            log=self.log,
+            timeout_s=timeout_s,
+            on_line=on_line,
+            on_part=on_part,
         )
 
-    def record(self, unit: Unit, outcome: Outcome, started_at: str) -> None:
+    def record(self, unit: Unit, outcome: Outcome, started_at: str, waited_s: float) -> None:
         observed, tables = json.loads(outcome.value) if outcome.status == "ok" else ({}, {})
         run = {
             **unit.cell.factors,
@@ -245,6 +277,7 @@ class _Lane:
             "status": outcome.status,
             "error": outcome.error,
             "started_at": started_at,
+            "waited_s": waited_s,
         }
         self.writer.write_unit(run, **self.with_keys(unit, tables))
         if outcome.status == "ok":
@@ -276,16 +309,21 @@ class _Lane:
 # ---------------------------------------------------------------- in the child
 
 
-def prepare_in_child(preparer: str, configs: Sequence[dict[str, Any]]) -> None:
+def prepare_in_child(environment: Mapping[str, str], preparer: str, configs: Sequence[dict[str, Any]]) -> None:
+    os.environ.update(environment)
     for config in configs:
         find(preparer)(build(config))
 
 
-def measure_in_child(runner: str, configs: Sequence[dict[str, Any]], rounds: Sequence[int]) -> Iterator[str]:
+def measure_in_child(
+    environment: Mapping[str, str], runner: str, configs: Sequence[dict[str, Any]], rounds: Sequence[int], turn: Turn
+) -> Iterator[str]:
     """Run units; the records of each as JSON text, so that what cannot be written fails here, with a traceback.
 
-    `unit_in_process` counts those that ran in this process before: with 0 it shared nothing.
+    `unit_in_process` counts those that ran in this process before: with 0 it shared nothing. The turn at the device is
+    held for as long as this process lives.
     """
+    os.environ.update(environment)  # CUDA, which has not started yet, reads which devices it may see
     for index, (config, round_index) in enumerate(zip(configs, rounds, strict=True)):
         observed, tables = find(runner)(build(config), round_index)
         yield canonical_json([{"unit_in_process": index, **observed}, tables])
@@ -298,8 +336,9 @@ def run_planned(plan: Plan, show: Progress) -> LaneSummary:
         KeyboardInterrupt: Ctrl-C.
     """
     try:
-        code, machine = identities()
-        return run_lane(plan, show, code=code, machine=machine)
+        with lane_lock(Path(plan.folder), plan.owner):
+            code, machine = identities()
+            return run_lane(plan, show, code=code, machine=machine)
     except (OSError, ValueError) as error:
         return LaneSummary(fatal=one_line(error))
     finally:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from paradigms.build import suggest
-from paradigms.records import content_hash, flatten
+from paradigms.records import content_hash, flatten, write_whole
 
 PREPARE, MEASURE = "prepare", "measure"
 NOT_OF_THE_CELL = ("measure.rounds",)  # more rounds of the same cell are the same cell: what is measured stays valid
@@ -126,10 +126,12 @@ class Plan:
         units: (index into cells, round), in the order of measuring.
         anchor: index of the cell whose repetition in each round shows the drift of the machine, or None.
         broken: checkpoint -> why it could not be prepared, by an earlier job of the same sweep.
+        owner: the sweep that runs the lane, as `paradigms.folder_lock` names it.
     """
 
     sweep: str
     folder: str
+    owner: str = ""
     runner: str
     preparer: str
     preload: tuple[str, ...] = ()
@@ -145,8 +147,12 @@ class Plan:
     broken: dict[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False), encoding="utf-8")
+        """Write the plan, whole or not at all.
+
+        Raises:
+            OSError: it cannot be written; what stood there before is still there.
+        """
+        write_whole(path, json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False))
 
     @classmethod
     def load(cls, path: Path) -> Plan:

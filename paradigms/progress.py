@@ -7,6 +7,7 @@ is measured beside it. Elsewhere (a log file, a pipe, several lanes at once) it 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -114,20 +115,35 @@ def progress(*, lane: int = 0, num_lanes: int = 1, console: Console | None = Non
 
 
 class TimeLeft:
-    """Estimates the time that units need from those that have run: the same cell's if there is one, else the mean."""
+    """Estimates the time that units need from those that have run: the same cell's if there is one, else the mean.
 
-    def __init__(self) -> None:
+    Args:
+        cells: of all units to come, one entry a unit.
+    """
+
+    def __init__(self, cells: Sequence[int]) -> None:
+        self._left = Counter(cells)
         self._seconds: dict[int, float] = {}
+        self._num_unknown = len(cells)  # units to come of cells that have not run
+        self._mean_sum_s = self._known_s = 0.0  # over cells that have run: of one unit each, of all units to come
 
     def saw(self, cell: int, seconds: float) -> None:
-        self._seconds[cell] = seconds
+        """A unit of this cell has run."""
+        before_s, left = self._seconds.get(cell), self._left[cell]
+        if before_s is None:
+            self._num_unknown -= left
+        else:
+            self._mean_sum_s -= before_s
+            self._known_s -= before_s * left
+        self._seconds[cell], self._left[cell] = seconds, left - 1
+        self._mean_sum_s += seconds
+        self._known_s += seconds * (left - 1)
 
-    def estimate_s(self, cells: Sequence[int]) -> float | None:
-        """Seconds for one unit of each of these cells; None before anything has run."""
+    def estimate_s(self) -> float | None:
+        """Seconds that the units to come will take; None before anything has run."""
         if not self._seconds:
             return None
-        mean = sum(self._seconds.values()) / len(self._seconds)
-        return sum(self._seconds.get(cell, mean) for cell in cells)
+        return max(0.0, self._known_s + self._num_unknown * self._mean_sum_s / len(self._seconds))
 
 
 def duration(seconds: float) -> str:

@@ -24,7 +24,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,34 +82,116 @@ class RecordWriter:
         """
         if run["status"] not in STATUSES:
             raise ValueError(f"status {run['status']!r} is not one of {', '.join(STATUSES)}")
-        for table, rows in tables.items():
+        for table in tables:
             if table not in TABLES or table == "runs":
                 raise ValueError(f"unknown table {table!r}; tables are {', '.join(TABLES)}")
-            self._append(table, rows)
-        self._append("runs", [run])
+        lines = {table: "".join(canonical_json(row) + "\n" for row in rows).encode() for table, rows in tables.items()}
+        lines["runs"] = (canonical_json(run) + "\n").encode()
+        sizes: dict[Path, int] = {}  # of what is written to, before
+        try:
+            for table, data in lines.items():
+                if data:
+                    self._append(self.folder / f"{table}-{self.shard}.jsonl", data, sizes)
+        except BaseException:  # Ctrl-C too
+            for path, size in sizes.items():
+                os.truncate(path, size)
+            raise
 
-    def _append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        if not rows:
-            return
-        path = self.folder / f"{table}-{self.shard}.jsonl"
-        data = "".join(canonical_json(row) + "\n" for row in rows).encode()
-        with open(path, "ab", buffering=0) as file:  # a buffer would write its rest again when the file is closed
-            start = file.seek(0, os.SEEK_END)
-            if start and not _ends_with_newline(path):
-                data = b"\n" + data  # a line that a crash cut off stays a line of its own
-            try:
+    def _append(self, path: Path, data: bytes, sizes: dict[Path, int]) -> None:
+        """Append to a file and see it onto the disk: records that belong to a unit must be there before its last."""
+        is_new = not path.exists()
+        try:
+            with open(path, "ab", buffering=0) as file:  # a buffer would write its rest again when the file is closed
+                sizes[path] = file.seek(0, os.SEEK_END)
+                if sizes[path] and not _ends_with_newline(path):
+                    data = b"\n" + data  # a line that a crash cut off stays a line of its own
                 while data:
                     data = data[file.write(data) :]
                 os.fsync(file.fileno())
-            except OSError as error:
-                os.truncate(path, start)
-                raise OSError(error.errno, error.strerror, str(path)) from error
+            if is_new:
+                _sync_folder(self.folder)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _ends_with_newline(path: Path) -> bool:
     with open(path, "rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is there whole or as it was before, whatever happens meanwhile.
+
+    Raises:
+        OSError: the disk is full or read-only.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(unfinished, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def drop_unfinished(folder: Path) -> int:
+    """Cut off what a crash left at the ends of shards: records of a unit whose `runs` line never came, and half lines.
+
+    Only the last unit of a shard can be unfinished, since its writer goes on only when one is written. Nobody may write
+    into the folder meanwhile.
+
+    Returns:
+        How many lines were cut off.
+
+    Raises:
+        OSError: a file cannot be read or written.
+    """
+    num_dropped = 0
+    for path in sorted((folder / "records").glob("*.jsonl")):
+        table, _, shard = path.name.partition("-")
+        if table == "runs":
+            num_dropped += _cut_end(path, lambda key: True)
+        elif table in ("requests", "samples", "tokens"):
+            runs = path.with_name(f"runs-{shard}")
+            committed = runs.read_bytes() if runs.exists() else b""
+            num_dropped += _cut_end(path, lambda key, lines=committed: f'"key":{canonical_json(key)}'.encode() in lines)
+    return num_dropped
+
+
+def _cut_end(path: Path, is_committed: Callable[[Any], bool]) -> int:
+    """Cut off half a line and lines of units that are not committed; their number."""
+    content = path.read_bytes()
+    end, num_dropped = len(content), 0
+    while end:
+        start = content.rfind(b"\n", 0, end - 1) + 1
+        record = _parsed(content[start:end])
+        if content[end - 1 : end] == b"\n" and ("key" not in record or is_committed(record["key"])):
+            break
+        end, num_dropped = start, num_dropped + 1
+    if num_dropped:
+        os.truncate(path, end)
+    return num_dropped
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def read_table(folder: Path, table: str) -> Iterator[dict[str, Any]]:

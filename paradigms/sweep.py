@@ -11,7 +11,6 @@ An experiment brings its own grid, folder and launcher, which hydra ignores when
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -29,13 +28,14 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from paradigms.build import build
+from paradigms.folder_lock import sweep_lock
 from paradigms.grid import Composer, expand, plan_cells
 from paradigms.isolate import one_line
 from paradigms.lane import LaneSummary
 from paradigms.overview import overview
 from paradigms.plan import MEASURE, PREPARE, Plan, SweepOptions, order_units, split_lanes
 from paradigms.progress import count, shown
-from paradigms.records import read_table
+from paradigms.records import drop_unfinished, read_table
 
 FAILED, INTERRUPTED = 1, 130
 WIDTH = 160  # of the table where there is no terminal
@@ -106,7 +106,10 @@ class _Sweep:
         Raises:
             OSError: the folder cannot be written.
         """
-        with _locked(self.folder):
+        with sweep_lock(self.folder, self.say) as self.owner:
+            dropped = drop_unfinished(self.folder)
+            if dropped:
+                self.say(f"{count(dropped, 'line')} of a unit that was cut short: taken out, it is measured again")
             plans = self.plans()
             units = sum(len(plan.units) for plan in plans if MEASURE in plan.stages)
             size = f"{count(len(self.cells), 'cell')}, {count(units, 'unit')}"
@@ -138,6 +141,7 @@ class _Sweep:
         return Plan(
             sweep=self.options.name,
             folder=str(self.folder),
+            owner=self.owner,
             runner=self.options.runner,
             preparer=self.options.preparer,
             preload=tuple(self.options.preload),
@@ -232,15 +236,3 @@ def _summary(job: JobReturn) -> LaneSummary:
         return job.return_value
     # not through the property, which would print it a second time
     return LaneSummary(fatal=f"a lane stopped: {one_line(job._return_value)}")
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep a second sweep out of the folder: it would measure the same units, at the same time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"{shown(folder)} is in use by another sweep; wait for it, or set sweep.name") from None
-        yield
