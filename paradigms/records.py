@@ -85,25 +85,31 @@ class RecordWriter:
         for table in tables:
             if table not in TABLES or table == "runs":
                 raise ValueError(f"unknown table {table!r}; tables are {', '.join(TABLES)}")
-        lines = {table: "".join(canonical_json(row) + "\n" for row in rows).encode() for table, rows in tables.items()}
-        lines["runs"] = (canonical_json(run) + "\n").encode()
-        sizes: dict[Path, int] = {}  # of what is written to, before
+        before: list[tuple[Path, int]] = []
         try:
-            for table, data in lines.items():
-                if data:
-                    self._append(self.folder / f"{table}-{self.shard}.jsonl", data, sizes)
+            for table, rows in [*tables.items(), ("runs", [run])]:
+                path = self._path(table)
+                before.append((path, path.stat().st_size if path.exists() else 0))
+                self._append(table, rows)
         except BaseException:  # Ctrl-C too
-            for path, size in sizes.items():
-                os.truncate(path, size)
+            for path, size in before:
+                if path.exists():
+                    os.truncate(path, size)
             raise
 
-    def _append(self, path: Path, data: bytes, sizes: dict[Path, int]) -> None:
-        """Append to a file and see it onto the disk: records that belong to a unit must be there before its last."""
+    def _path(self, table: str) -> Path:
+        return self.folder / f"{table}-{self.shard}.jsonl"
+
+    def _append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append records and see them onto the disk: those that belong to a unit must be there before its last."""
+        if not rows:
+            return
+        path = self._path(table)
+        data = "".join(canonical_json(row) + "\n" for row in rows).encode()
         is_new = not path.exists()
         try:
             with open(path, "ab", buffering=0) as file:  # a buffer would write its rest again when the file is closed
-                sizes[path] = file.seek(0, os.SEEK_END)
-                if sizes[path] and not _ends_with_newline(path):
+                if file.seek(0, os.SEEK_END) and not _ends_with_newline(path):
                     data = b"\n" + data  # a line that a crash cut off stays a line of its own
                 while data:
                     data = data[file.write(data) :]
