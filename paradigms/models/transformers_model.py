@@ -15,12 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import metadata
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from paradigms.models import checkpoint_files, pretrained
+from paradigms.models.config import ModelConfig
+from paradigms.models.counts import Counts
 from paradigms.models.transformers_cache import (
     TransformersState,
     cache_argument,
@@ -126,16 +128,20 @@ class TransformersConfig:
         itemsize: int,
         kv_dtype: str | None = None,
         experts_touched: float | None = None,
-    ) -> NoReturn:
-        """Raise ValueError: the library does not say what its layers compute."""
-        raise ValueError(
-            f"model.path={self.path}: transformers computes this network, and its operations are not known by formula; "
-            "use model=pretrained where the native stack has the architecture"
-        )
+    ) -> Counts:
+        """As the native stack computes the same function; see `ModelConfig.counts`.
 
-    def activation_bytes(self, shape: ForwardShape, *, itemsize: int, kv_dtype: str | None = None) -> NoReturn:
-        """Raise ValueError: the library does not say what its layers compute."""
-        self.counts(shape, itemsize=itemsize)
+        Raises:
+            ValueError: an architecture that the native stack does not have.
+        """
+        native = _native_config(self.path, self.max_positions)
+        return native.counts(shape, itemsize=itemsize, kv_dtype=kv_dtype, experts_touched=experts_touched)
+
+    def activation_bytes(self, shape: ForwardShape, *, itemsize: int, kv_dtype: str | None = None) -> int:
+        """As the native stack keeps them; see `counts`."""
+        return _native_config(self.path, self.max_positions).activation_bytes(
+            shape, itemsize=itemsize, kv_dtype=kv_dtype
+        )
 
     def check_kv_dtype(self, kv_dtype: str) -> None:
         """Raise ValueError: the library's cache is kept as computed."""
@@ -327,6 +333,18 @@ class TransformersModel(nn.Module):
         if isinstance(logits_at, Tensor) and logits_at.dim() == 2:
             return logits_BTV.gather(1, logits_at[..., None].expand(-1, -1, logits_BTV.shape[-1]))
         return logits_BTV[:, logits_at]
+
+
+@lru_cache(maxsize=64)
+def _native_config(path: str, max_positions: int) -> ModelConfig:
+    """The same network of the native stack, whose operations are known by formula."""
+    try:
+        return pretrained.native_config(path, max_positions)
+    except ValueError as error:
+        raise ValueError(
+            f"model.path={path}: operations are counted by formula where the native stack has the same network, and "
+            "this one runs by the library's own code alone; measure it instead"
+        ) from error
 
 
 @lru_cache(maxsize=64)
