@@ -3,7 +3,7 @@
 Loading torch costs seconds, so children are forked from a server that has imported what they need and has run no
 torch operation: a parent that ran one hangs OpenMP in its children, and one that asked for CUDA poisons theirs. The
 server is multiprocessing's `forkserver`. A child answers through a pipe with a whole result or not at all, so the one
-that is killed leaves nothing half-written; it ends by itself when its parent is gone.
+that is killed leaves nothing half-written; it ends by itself when its parent is gone. A server that is killed is started again.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from paradigms.memory_watch import MemoryWatch
 
 POLL_S = 0.5
 GRACE_S = 5.0  # between asking a child to end and ending it
+LOST = 255  # what multiprocessing says of a child whose server is gone
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,11 @@ def call(
         multiprocessing.set_start_method(
             "forkserver", force=True
         )  # joblib's workers name one that children do not know
-    context = multiprocessing.get_context("forkserver")
-    ours, theirs = context.Pipe()
     started = part_started = time.monotonic()
-    process = context.Process(target=_child, args=(theirs, str(log), function, arguments), daemon=False)
-    process.start()
-    theirs.close()
+    try:
+        process, ours = _start(str(log), function, arguments)
+    except (EOFError, ConnectionError) as error:
+        return Outcome("failed", error=f"no process could be forked: {one_line(error)}")
     try:
         watch = MemoryWatch(process.pid or 0, memory_limit_bytes)
         answer = None
@@ -131,8 +131,33 @@ def call(
         _end(process)
 
 
+def _start(*arguments: Any) -> tuple[Any, Any]:
+    """A child, and our end of the pipe to it. A server that dies while it is asked is started again, once."""
+    context = multiprocessing.get_context("forkserver")
+    for is_last in (False, True):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_child, args=(theirs, *arguments), daemon=False)
+        try:
+            process.start()
+        except (EOFError, ConnectionError):
+            ours.close()
+            if is_last:
+                raise
+            time.sleep(0.1)  # until the system knows that the server is gone
+        else:
+            return process, ours
+        finally:
+            theirs.close()
+    raise AssertionError
+
+
 def _end(process: Any) -> None:
     """Ask a child to end, then end it."""
+    if process.exitcode == LOST:  # it may live on, unseen
+        with contextlib.suppress(ProcessLookupError):
+            for _ in range(int(GRACE_S / 0.01)):
+                os.kill(process.pid, signal.SIGKILL)
+                time.sleep(0.01)
     if process.is_alive():
         process.terminate()
         process.join(GRACE_S)
@@ -147,6 +172,8 @@ def _died(exitcode: int | None, watch: MemoryWatch, seconds: float) -> Outcome:
             return Outcome("oom", error=f"out of memory: killed while holding {watch}", seconds=seconds)
         name = signal.Signals(-exitcode).name
         return Outcome("failed", error=f"killed by signal {-exitcode} ({name})", seconds=seconds)
+    if exitcode == LOST:
+        return Outcome("failed", error="the process that children are forked from was killed", seconds=seconds)
     return Outcome("failed", error=f"the process ended without a result, exit code {exitcode}", seconds=seconds)
 
 

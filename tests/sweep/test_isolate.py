@@ -98,3 +98,26 @@ def test_each_part_has_the_whole_time(tmp_path: Path) -> None:
     parts: list[int] = []
     outcome = call("standin.count_slowly", 4, 0.4, log=tmp_path / "log", on_part=parts.append, timeout_s=1.2)
     assert (outcome.status, parts) == ("ok", [0, 1, 2, 3]) and outcome.seconds > 1.2
+
+
+def test_a_killed_server_costs_the_call_that_runs_and_no_other(log: Path, tmp_path: Path) -> None:
+    from multiprocessing import forkserver
+
+    def kill_server() -> int:
+        while not started.exists() or not started.read_text():
+            time.sleep(0.02)
+        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        return int(started.read_text())
+
+    started = tmp_path / "started"
+    children: list[int] = []
+    killer = threading.Thread(target=lambda: children.append(kill_server()))
+    killer.start()
+    outcome = call("standin.sleep_after_touching", str(started), log=log)
+    killer.join()
+    assert outcome.error == "the process that children are forked from was killed"
+    with pytest.raises(ProcessLookupError):
+        os.kill(children[0], 0)
+    os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    assert call("standin.add", 2, 3, log=log).value == 5, "dead, perhaps not yet known to be"
+    assert call("standin.add", 3, 3, log=log).value == 6
