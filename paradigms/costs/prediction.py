@@ -22,9 +22,14 @@ class DeviceModel(Protocol):
             where nobody has looked.
     """
 
-    name: str
-    memory_bytes: int
-    spread: float | None
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def memory_bytes(self) -> int: ...
+
+    @property
+    def spread(self) -> float | None: ...
 
     def forward_s(self, model: ModelConfig, shape: ForwardShape, *, dtype: str, execution: str) -> float:
         """Seconds of one forward of this shape (`shape.times` is not looked at).
