@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     InterpolationKeyError,
@@ -24,9 +26,9 @@ from omegaconf.errors import (
 )
 
 from paradigms.build import suggest
-from paradigms.grid import NOT_CELL
+from paradigms.grid import NOT_CELL, Composer, expand, plan_cells
 from paradigms.lane import LaneSummary, run_planned
-from paradigms.plan import Plan
+from paradigms.plan import Plan, PlannedCell
 from paradigms.progress import progress
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -105,6 +107,23 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
     resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(resolved, dict)
     return {str(key): value for key, value in resolved.items() if key not in NOT_CELL}
+
+
+def planned_cells(arguments: Sequence[str]) -> tuple[str, list[PlannedCell]]:
+    """Name and cells of the sweep that these arguments would run, composed and checked; nothing runs.
+
+    Raises:
+        ValueError: impossible cells, all of them listed.
+    """
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        master = loader.load_configuration("config", list(arguments), run_mode=RunMode.MULTIRUN)
+        sweep = OmegaConf.to_container(master.sweep)
+        params = OmegaConf.to_container(master.hydra.sweeper.params) if master.hydra.sweeper.params else {}
+        assert isinstance(sweep, dict) and isinstance(params, dict)
+        grid = expand(loader, {str(key): value for key, value in params.items()}, arguments)
+        cells = plan_cells(Composer(loader, master), grid, sweep.get("exclude") or [], sweep.get("also") or [])
+        return str(sweep["name"]), cells
 
 
 def explain(error: BaseException) -> str:
