@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from analysis import laws, statistics
@@ -13,6 +15,7 @@ from analysis.summary import OUTPUT_LEN, series_over, show, summarise
 HOLDS, FAILS, NOISE = "holds", "does not hold", "noise"
 ITEMSIZE = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 TOLERANCE = 0.05  # of the linear law of latency
+WARM = 0.01  # by which a first repeat may be slower, whatever the test says
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ def checks(frames: Frames) -> list[Check]:
         _uncached_positions(_run_whole(fixed)),
         _denoised_positions(_run_whole(fixed)),
         _steady(frames),
+        _first_repeat(frames),
+        _first_round(frames),
         *_anchor(frames),
     ]
     return [check for check in found if check is not None]
@@ -233,8 +238,45 @@ def _steady(frames: Frames) -> Check:
     return Check("warm-up ended steady", NOISE if bad else HOLDS, f"{total - bad:,} of {total:,} units")
 
 
+def _first_repeat(frames: Frames) -> Check | None:
+    """Whether warming up was enough for the repeats of a unit."""
+    timed = _run_whole(frames.timed).groupby(["key", "repeat"])["e2e_s"].median().reset_index()
+    first = statistics.first_is_slower(timed["e2e_s"], timed["key"], timed["repeat"])
+    if first is None:
+        return None
+    law = f"first timed repeat as fast as those after it (by ranks, and within {WARM:.0%})"
+    figure = f"{first.excess:+.1%} in the median of {first.groups:,} unit{'s' * (first.groups > 1)}, p = {first.p:.2g}"
+    return Check(law, NOISE if first.p < 0.01 and first.excess > WARM else HOLDS, figure)
+
+
+def _first_round(frames: Frames) -> Check | None:
+    """Whether the machine had settled before the first round; all cells share a round, so it counts as one."""
+    by_round = _run_whole(frames.timed).groupby(["cell", "round"])["e2e_s"].median().unstack("round")
+    by_round = by_round[by_round.count(axis=1) > 2]
+    if by_round.shape[1] < 3 or not len(by_round):
+        return None
+    logs = np.log(by_round.where(by_round > 0))
+    level = np.exp(logs.sub(logs.mean(axis=1), axis=0).median())
+    first, later = level.iloc[0] / level.iloc[1:].median() - 1, level.iloc[1:] / level.iloc[1:].median() - 1
+    slow = first > max(later.max(), 2 * WARM)
+    return Check(
+        f"first round as fast as those after it (not the slowest, or within {2 * WARM:.0%})",
+        NOISE if slow else HOLDS,
+        f"{first:+.1%}; later ones {later.min():+.1%} to {later.max():+.1%}, medians over {len(by_round):,} cells",
+    )
+
+
 def _anchor(frames: Frames) -> list[Check]:
-    moved = statistics.drift(frames.timed, frames.ok.loc[frames.ok["is_anchor"], "key"].tolist())
+    anchors = frames.ok.loc[frames.ok["is_anchor"], "key"].tolist()
+    moved = statistics.drift(frames.timed, anchors)
+    measured, divided = statistics.spread_over_rounds(frames.timed, anchors)
+    others = (
+        ""
+        if math.isnan(measured)
+        else (
+            f"; other cells vary over rounds by {measured:.1%}, after dividing by the anchor's drift by {divided:.1%}"
+        )
+    )
     found = []
     for machine, rounds in moved.groupby("machine_id"):
         worst = float(rounds["relative"].abs().max())
@@ -244,7 +286,7 @@ def _anchor(frames: Frames) -> list[Check]:
             Check(
                 f"{name} within {TOLERANCE:.0%}",
                 verdict,
-                f"at most {worst:.1%} over {len(rounds)} round{'s' * (len(rounds) > 1)}",
+                f"at most {worst:.1%} over {len(rounds)} round{'s' * (len(rounds) > 1)}{others}",
             )
         )
     return found

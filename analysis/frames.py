@@ -9,15 +9,14 @@ A cell is a config on a machine: `cell` joins the two, so that merged machines s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
+from analysis import shards, statistics
 from paradigms.records import STATUSES, canonical_json
 
 TEXT = ("key", "cell_key", "status", "error", "started_at", "machine_id", "machine", "cpu", "gpu", "code", "checkpoint",
@@ -92,6 +91,7 @@ class Frames:
         cells["units_extrapolated"] = (
             self.ok.groupby("cell")["extrapolated"].sum().reindex(cells.index, fill_value=0).astype(int)
         )
+        cells["units_outlier"] = self.ok.groupby("cell")["outlier"].sum().reindex(cells.index, fill_value=0).astype(int)
         cells["requests"] = self.timed.groupby("cell").size().reindex(cells.index, fill_value=0)
         return cells.reset_index()
 
@@ -125,8 +125,7 @@ def load(*folders: str | Path) -> Frames:
             )
             raise ValueError(f"no folder {path}; {hint}")
     units, notes = _read(paths, "runs")
-    units = [unit for unit in units if unit["_source"] is not None]
-    if not units:
+    if not len(units):
         names = ", ".join(map(str, paths))
         raise ValueError(
             f"no finished unit in {names}: {'; '.join(notes) or 'its records folder holds no runs-*.jsonl lines'}. "
@@ -137,6 +136,7 @@ def load(*folders: str | Path) -> Frames:
     runs = _mark_slow(runs)
     ok = runs[runs["status"] == "ok"]
     requests, more = _children(paths, "requests", ok, ["repeat", "row"])
+    runs = _mark_outliers(runs, requests)
     training, curves = _training(paths, ok)
     return Frames(paths, runs, requests, training, (*notes, *more, *curves))
 
@@ -156,37 +156,29 @@ def _mark_slow(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.copy().assign(slowdown=slowdown, contended=runs["contended"] | (slowdown > SLOW))
 
 
-def _read(folders: Sequence[Path], table: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Records of a table with their shard in `_source`, and a note for each shard with unreadable lines."""
-    need = "checkpoint" if table == "training" else "key"
-    records: list[dict[str, Any]] = []
-    notes: list[str] = []
-    for path in sorted(path for folder in folders for path in (folder / "records").glob(f"{table}-*.jsonl")):
-        source = f"{path.parent}/{path.stem.removeprefix(f'{table}-')}"
-        bad = []
-        for number, line in enumerate(path.read_bytes().splitlines(), 1):
-            try:
-                record = json.loads(line)
-                good = isinstance(record, dict) and isinstance(record.get(need), str)
-                good = good and (table != "runs" or (record.get("status") in STATUSES and "cell_key" in record))
-            except ValueError:
-                good = False
-            if good:
-                record["_source"] = source
-                records.append(record)
-            elif line.strip():
-                bad.append(number)
-        if bad:
-            where = ", ".join(map(str, bad[:5])) + (", …" if len(bad) > 5 else "")
-            notes.append(f"{path}: {len(bad)} corrupted line{'s' * (len(bad) > 1)} left out (line {where})")
-    return records, notes
+def _mark_outliers(runs: pd.DataFrame, requests: pd.DataFrame) -> pd.DataFrame:
+    """`outlier`: units far from their cell's other rounds (`statistics.outliers`); they are marked, and stay in."""
+    e2e_s = requests.groupby("key")["e2e_s"].median()
+    by_unit = pd.DataFrame({"cell": runs["cell"], "e2e_s": runs["key"].map(e2e_s).astype(float)})
+    return runs.assign(outlier=statistics.outliers(by_unit))
+
+
+def _read(folders: Sequence[Path], table: str) -> tuple[pd.DataFrame, list[str]]:
+    """Records of a table with folder and shard in `_source`, and what had to be left out."""
+    frames, notes = [], []
+    for folder in folders:
+        frame, more = shards.read(folder, table)
+        if len(frame):
+            frame[shards.SOURCE] = f"{folder}/" + frame[shards.SOURCE]
+            frames.append(frame)
+        notes += more
+    return (pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()), notes
 
 
 def _frame(
-    records: list[dict[str, Any]], text: Sequence[str], flags: Sequence[str], numbers: Sequence[str], notes: list[str]
+    frame: pd.DataFrame, text: Sequence[str], flags: Sequence[str], numbers: Sequence[str], notes: list[str]
 ) -> pd.DataFrame:
     """Frame with every named column, in its type; numbers that are none become missing, with a note."""
-    frame = pd.DataFrame.from_records(records)
     missing = [name for name in ("_source", *text, *flags, *numbers) if name not in frame]
     frame = frame.reindex(columns=[*frame.columns, *missing])
     for name in numbers:
@@ -233,7 +225,7 @@ def _children(
     """Records of the given units, from the shard that committed each and from the last try that wrote them."""
     records, notes = _read(folders, table)
     source = dict(zip(units["key"], units["_source"], strict=True))
-    kept = [record for record in records if source.get(record["key"]) == record["_source"]]
+    kept = records[records["key"].map(source) == records["_source"]] if len(records) else records
     numbers, flags = (REQUEST_NUMBERS, ("extrapolated",)) if table == "requests" else (tuple(identity), ())
     frame = _frame(kept, ("key", "request_id"), flags, numbers, notes)
     # A crash before the runs line leaves that try's records in the shard; each try begins with the same first record.
@@ -247,7 +239,7 @@ def _children(
 def _training(folders: Sequence[Path], units: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     records, notes = _read(folders, "training")
     used = set(units["checkpoint"].dropna())
-    kept = [record for record in records if record["checkpoint"] in used]
+    kept = records[records["checkpoint"].isin(used)] if len(records) else records
     frame = _frame(kept, ("checkpoint", "paradigm"), (), TRAINING_NUMBERS, notes)
     frame = frame.drop_duplicates(["checkpoint", "step"], keep="last").drop(columns="_source")
     return frame.sort_values(["checkpoint", "step"], kind="stable").reset_index(drop=True), notes

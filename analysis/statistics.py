@@ -18,6 +18,8 @@ from scipy import stats
 from analysis import intervals
 from analysis.intervals import LEVEL, NOTHING, Estimate
 
+OUTLYING = 5.0  # robust deviations from a cell's other rounds at which a unit is marked
+MOST_EXACT = 200
 BEYOND = 10  # samples that must lie beyond a percentile: p90 needs 100, p99 needs 1,000
 
 
@@ -133,3 +135,96 @@ def drift(timed: pd.DataFrame, anchors: pd.Index | Sequence[str]) -> pd.DataFram
     by_round = anchor.groupby(["cell", "machine_id", "round"])["e2e_s"].median().reset_index()
     by_round["relative"] = by_round["e2e_s"] / by_round.groupby("cell")["e2e_s"].transform("median") - 1
     return by_round
+
+
+def spread_over_rounds(timed: pd.DataFrame, anchors: pd.Index | Sequence[str]) -> tuple[float, float]:
+    """How much the other cells vary over rounds: as measured, and after dividing by the anchor's drift.
+
+    Relative standard deviations, the median over cells; rounds without the anchor are left out, and NaN stands for
+    nothing to compare.
+    """
+    moved = drift(timed, anchors).set_index(["machine_id", "round"])["relative"]
+    moved = moved[~moved.index.duplicated()]
+    others = timed[~timed["key"].isin(anchors)]
+    by_round = others.groupby(["cell", "machine_id", "round"])["e2e_s"].median().reset_index()
+    by_round["drift"] = moved.reindex(pd.MultiIndex.from_frame(by_round[["machine_id", "round"]])).to_numpy()
+    by_round = by_round[by_round["drift"].notna() & (by_round["e2e_s"] > 0)]
+    measured = np.log(by_round["e2e_s"])
+    divided = measured - np.log1p(by_round["drift"])
+    before, after = (values.groupby(by_round["cell"]).std().median() for values in (measured, divided))
+    return float(before), float(after)
+
+
+def outliers(by_unit: pd.DataFrame) -> pd.Series:
+    """Units that took another time than the other rounds of their cell: True where they lie OUTLYING deviations off.
+
+    Compared are logarithms, with the median of the other rounds. A deviation is the cell's own, or the typical one of
+    all units where that is larger (a few rounds agree by chance), and at least half a per cent; each as 1.48 times a
+    median absolute deviation. Cells of fewer than three rounds have none.
+
+    Args:
+        by_unit: a row a unit: `cell`, `e2e_s`.
+
+    Returns:
+        Booleans with the index of `by_unit`.
+    """
+    logs = np.log(by_unit["e2e_s"].where(by_unit["e2e_s"] > 0).to_numpy(dtype=float))
+    off, own = np.full(len(logs), math.nan), np.full(len(logs), math.nan)
+    places = np.flatnonzero(~np.isnan(logs))
+    for _, group in pd.Series(places).groupby(by_unit["cell"].to_numpy()[places]):
+        units = group.to_numpy()
+        if len(units) >= 3:
+            others = np.array([np.delete(logs[units], index) for index in range(len(units))])
+            centres = np.median(others, axis=1)
+            off[units] = logs[units] - centres
+            own[units] = np.median(np.abs(others - centres[:, None]), axis=1)
+    typical = float(np.nanmedian(np.abs(off))) if np.isfinite(off).any() else 0.0
+    scale = np.maximum(1.4826 * np.fmax(own, typical), 0.005)
+    return pd.Series(np.abs(off) > OUTLYING * scale, index=by_unit.index)
+
+
+@dataclass(frozen=True)
+class FirstOfAll:
+    """Whether what came first in its group was slower.
+
+    Attributes:
+        excess: median over groups of the first's time over the median of the rest, minus 1.
+        p: chance of ranks so high or higher if the first were like the others.
+        groups: how many had two or more.
+    """
+
+    excess: float
+    p: float
+    groups: int
+
+
+def first_is_slower(values: pd.Series, groups: pd.Series, order: pd.Series) -> FirstOfAll | None:
+    """Test by ranks whether the first of each group takes longer than the rest; None without a group of two.
+
+    If it were like the others, its rank would be any with equal chance; the p of the ranks' sum is exact up to
+    MOST_EXACT groups and the normal distribution's beyond.
+
+    Args:
+        values: times above zero.
+        groups: a label a value, such as its unit.
+        order: place within the group; the least is the first.
+    """
+    frame = pd.DataFrame({"value": values, "group": groups, "order": order}).dropna().sort_values("order")
+    rank = frame.groupby("group")["value"].rank(method="average")
+    size = frame.groupby("group")["value"].transform("size")
+    is_first = ~frame.duplicated("group") & (size > 1)
+    if not is_first.any():
+        return None
+    sizes = size[is_first].to_numpy(dtype=int)
+    above_least = float(rank[is_first].sum()) - len(sizes)
+    if len(sizes) <= MOST_EXACT:
+        chance = np.ones(1)
+        for count in sizes:
+            chance = np.convolve(chance, np.full(count, 1 / count))
+        p = float(chance[math.ceil(above_least - 1e-9) :].sum())
+    else:
+        deviation = math.sqrt(((sizes**2 - 1) / 12).sum())
+        p = float(stats.norm.sf((above_least - 0.5 - ((sizes - 1) / 2).sum()) / deviation))
+    medians = frame["value"].where(frame.duplicated("group")).groupby(frame["group"]).median()
+    firsts = frame[is_first].set_index("group")["value"]
+    return FirstOfAll(float((firsts / medians[firsts.index] - 1).median()), p, len(sizes))

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis import findings, statistics
+from analysis import findings, roofline, statistics
 from analysis.findings import number, with_interval
 from analysis.frames import WORK, Frames
 from analysis.statistics import Estimate
 from analysis.summary import axes_varying, headline_cells, labels, reference_label, series_over, show, summarise
 
-_MARKED = ("units_contended", "units_extrapolated")
+_MARKED = ("units_contended", "units_extrapolated", "units_outlier")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def every_cell(frames: Frames) -> Table:
     """A row a cell, failed ones too."""
     heads = ["paradigm", "output", "prompt", "batch", "E2E, s", "ms a token", "TTFT, ms", "TPOT, ms", "NFE",
              "positions", "state", "peak", "judge", "rounds", "requests", "p90 E2E, s", "units not ok",
-             "contended", "extrapolated"]  # fmt: skip
+             "contended", "extrapolated", "outliers"]  # fmt: skip
     rows = []
     for _, row in summarise(frames).iterrows():
         bad = ", ".join(
@@ -161,7 +161,7 @@ def extrapolated(frames: Frames) -> Table:
 
 def results(frames: Frames) -> pd.DataFrame:
     """The tidy CSV: a row a cell, factors first, then counts, then figures with `_low` and `_high`."""
-    cells = summarise(frames).drop(columns=["label", "cell"])
+    cells = summarise(frames).merge(roofline.by_cell(frames), on="cell", how="left").drop(columns=["label", "cell"])
     names = [str(name) for name in cells]
     first = ["paradigm.label", "paradigm.name", "machine_id", "machine", *WORK]
     factors = sorted(name for name in names if "." in name and name not in first)

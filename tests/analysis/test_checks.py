@@ -35,7 +35,7 @@ def folder(tmp_path):
 
 def test_all_hold_on_lawful_records(folder):
     found = checks.checks(load(folder))
-    assert len(found) == 12 and {check.verdict for check in found} == {checks.HOLDS}
+    assert len(found) == 13 and {check.verdict for check in found} == {checks.HOLDS}
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,18 @@ def test_drift_of_the_anchor_is_noise(tmp_path):
     change(folder, "runs", lambda r: keys.setdefault(r["key"], r["round"]) is None or r)
     change(folder, "requests", lambda r: r | {"e2e_s": r["e2e_s"] * (1 + 0.2 * keys[r["key"]])})
     assert verdict(load(folder), "drift") == checks.NOISE
+
+
+def test_slow_first_repeats_and_rounds_are_noise(tmp_path):
+    folder = write_sweep(tmp_path / "s", paradigms=(AR, SSM), output_lens=LENGTHS, rounds=5, repeats=4)
+    law = "first timed repeat"
+    assert verdict(load(folder), law) == checks.HOLDS and verdict(load(folder), "first round") == checks.HOLDS
+    change(folder, "requests", lambda r: r | {"e2e_s": r["e2e_s"] * (1.05 if r["repeat"] == 0 else 1)})
+    assert verdict(load(folder), law) == checks.NOISE and verdict(load(folder), "first round") == checks.HOLDS
+    keys = {}
+    change(folder, "runs", lambda r: keys.setdefault(r["key"], r["round"]) is None or r)
+    change(folder, "requests", lambda r: r | {"e2e_s": r["e2e_s"] * (1.2 if keys[r["key"]] == 0 else 1)})
+    assert verdict(load(folder), "first round") == checks.NOISE
 
 
 def test_expected_forwards(tmp_path):

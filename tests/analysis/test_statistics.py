@@ -103,3 +103,64 @@ def test_drift_is_relative_to_the_median_round():
                           "e2e_s": [1.0, 2.0, 3.0, 99.0]})  # fmt: skip
     moved = statistics.drift(timed, ["a", "b", "c"])
     assert moved["relative"].tolist() == [-0.5, 0.0, 0.5]
+
+
+def test_dividing_by_the_anchor_removes_shared_drift_and_adds_its_noise():
+    random = np.random.default_rng(0)
+    drift_R, cells = random.lognormal(0, 0.1, size=8), [f"m/{index}" for index in range(6)]
+    rows = [{"key": f"{cell}/{index}", "cell": cell, "machine_id": "m", "round": index, "e2e_s": 2.0 * factor}
+            for cell in cells for index, factor in enumerate(drift_R)]  # fmt: skip
+    timed = pd.DataFrame(rows)
+    anchors = timed.loc[timed["cell"] == "m/0", "key"].tolist()
+    measured, divided = statistics.spread_over_rounds(timed, anchors)
+    assert measured == pytest.approx(np.log(drift_R).std(ddof=1)) and divided == pytest.approx(0, abs=1e-12)
+    still = timed.assign(e2e_s=timed["e2e_s"].where(timed["cell"] == "m/0", 2.0))
+    measured, divided = statistics.spread_over_rounds(still, anchors)
+    assert measured == 0 and divided == pytest.approx(np.log(drift_R).std(ddof=1))
+    assert math.isnan(statistics.spread_over_rounds(timed, timed["key"].tolist())[0])
+
+
+def units(values_CR):
+    cells = np.repeat(np.arange(len(values_CR)), values_CR.shape[1])
+    return pd.DataFrame({"cell": cells.astype(str), "e2e_s": np.exp(values_CR.ravel())})
+
+
+@pytest.mark.parametrize("rounds", [3, 5, 8])
+def test_units_far_off_are_marked_and_hardly_any_other(rounds):
+    random = np.random.default_rng(rounds)
+    values_CR = 0.01 * random.normal(size=(400, rounds)) + random.normal(size=(400, 1))
+    assert statistics.outliers(units(values_CR)).mean() <= 0.001
+    values_CR[::10, 1] += 0.2  # 20 deviations
+    marked = statistics.outliers(units(values_CR)).to_numpy(copy=True).reshape(values_CR.shape)
+    assert marked[::10, 1].mean() > (0.9 if rounds > 3 else 0.6)  # of three, the good two may lie far apart
+    marked[::10, 1] = False
+    assert marked.mean() <= 0.02  # beside one that is off, two good ones look scattered rather than off
+
+
+def test_two_rounds_and_exact_repetitions_have_no_outlier():
+    assert not statistics.outliers(units(np.array([[0.0, 1.0]]))).any()
+    assert not statistics.outliers(units(np.zeros((3, 5)))).any()
+
+
+def test_first_of_each_group_is_tested_by_exact_ranks():
+    frame = pd.DataFrame({"value": [3.0, 1, 2, 2.0, 1, 5, 4], "group": list("aaabbcc"), "order": [0, 1, 2, 0, 1, 0, 1]})
+    found = statistics.first_is_slower(frame["value"], frame["group"], frame["order"])
+    assert found is not None and found.groups == 3
+    assert found.p == pytest.approx(1 / 12)  # 3 of 3, 2 of 2, 2 of 2: one of 12 equally likely rankings
+    assert found.excess == pytest.approx(1.0)  # 3 / 1.5, 2 / 1, 5 / 4
+    alone = pd.Series([1.0, 2.0])
+    assert statistics.first_is_slower(alone, pd.Series(["a", "b"]), pd.Series([0, 0])) is None
+
+
+@pytest.mark.parametrize("groups", [20, 300])
+def test_first_is_no_slower_is_rejected_as_often_as_p_says(groups):
+    random = np.random.default_rng(groups)
+    labels, order = np.repeat(np.arange(groups), 3), np.tile(np.arange(3), groups)
+    found = []
+    for _ in range(200):
+        values = pd.Series(random.lognormal(size=3 * groups))
+        test = statistics.first_is_slower(values, pd.Series(labels), pd.Series(order))
+        assert test is not None
+        found.append(test.p)
+    for level in (0.1, 0.3, 0.5):  # ranks of 20 groups leave gaps between the levels
+        assert level - 0.2 <= np.mean(np.array(found) <= level) <= level + 0.08
