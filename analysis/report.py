@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from analysis import checks, equalities, figures, findings, peers, statistics, tables
+from analysis import checks, equalities, figures, findings, peers, roofline, roofline_figures, statistics, tables
 from analysis.choices import Choice
 from analysis.frames import Frames, load
 from analysis.summary import axes_varying, summarise
@@ -135,6 +135,8 @@ def _content(frames: Frames) -> dict[str, object]:
         "contended": tables.contended(frames),
         "extrapolated": tables.extrapolated(frames),
         "peers": peers.against_peers(frames),
+        "roofline": roofline_figures.table(frames),
+        "no_roofline": roofline.missing(frames),
         "cells": tables.every_cell(frames),
         "samples": tables.samples(frames),
         "notes": frames.notes,
