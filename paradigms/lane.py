@@ -96,9 +96,9 @@ class _Lane:
 
     def run(self) -> LaneSummary:
         units = list(self.unfinished(self.units()))
-        if units:
-            start_server([self.plan.runner.rpartition(".")[0], *self.plan.preload, "paradigms.lane"])
         try:
+            if units:
+                self.start_server(units[0])
             if PREPARE in self.plan.stages:
                 self.prepare(units)
             if MEASURE in self.plan.stages:
@@ -106,6 +106,12 @@ class _Lane:
         except OSError as error:
             self.summary.fatal = f"{one_line(error)}; what is measured is kept, the same command resumes"
         return self.summary
+
+    def start_server(self, first: Unit) -> None:
+        """Import what children need, in a turn of the lane: seconds of work that would disturb others."""
+        with take_turn(self.place(first).name, self.holder, self.tell_of_waiting):
+            start_server([self.plan.runner.rpartition(".")[0], *self.plan.preload, "paradigms.lane"])
+            call("paradigms.lane.nothing", log=self.log)
 
     # ------------------------------------------------------------ which units
 
@@ -307,6 +313,10 @@ class _Lane:
 
 
 # ---------------------------------------------------------------- in the child
+
+
+def nothing() -> None:
+    """Answers when the server has imported everything."""
 
 
 def prepare_in_child(environment: Mapping[str, str], preparer: str, configs: Sequence[dict[str, Any]]) -> None:

@@ -56,9 +56,10 @@ def run_sweeps(config: DictConfig, context: HydraContext, task: TaskFunction, ar
     masters = list(_masters(config, loader, arguments))
     # all are checked before one runs
     sweeps = [_Sweep(master, loader, own_arguments) for master, own_arguments in masters]
+    launchers = [sweep.launcher(context, task) for sweep in sweeps]
     codes = []
-    for sweep in sweeps:
-        codes.append(sweep.run(context, task))
+    for sweep, launcher in zip(sweeps, launchers, strict=True):
+        codes.append(sweep.run(launcher))
         if codes[-1] == INTERRUPTED:
             break
     return max(codes)
@@ -100,7 +101,16 @@ class _Sweep:
         self.grid = expand(loader, {str(key): value for key, value in params.items()}, arguments)
         self.cells = plan_cells(Composer(loader, master), self.grid, self.options.exclude, self.options.also)
 
-    def run(self, context: HydraContext, task: TaskFunction) -> int:
+    def launcher(self, context: HydraContext, task: TaskFunction) -> Launcher:
+        """What starts the lanes.
+
+        Raises:
+            ValueError: it needs a package that is not installed.
+        """
+        HydraConfig.instance().set_config(self.master)
+        return Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=self.master)
+
+    def run(self, launcher: Launcher) -> int:
         """Measure, report, list what failed.
 
         Raises:
@@ -114,10 +124,9 @@ class _Sweep:
             units = sum(len(plan.units) for plan in plans if MEASURE in plan.stages)
             size = f"{count(len(self.cells), 'cell')}, {count(units, 'unit')}"
             self.say(f"{self.options.name}: {size}, records in {shown(self.folder)}")
+            if "submitit_folder" in self.master.hydra.launcher:
+                self.say(f"lanes tell of their work in {shown(self.folder)}/.submitit/*/*.out")
             HydraConfig.instance().set_config(self.master)
-            launcher = Plugins.instance().instantiate_launcher(
-                hydra_context=context, task_function=task, config=self.master
-            )
             try:
                 summaries = self.launch(launcher, plans)
             except KeyboardInterrupt:

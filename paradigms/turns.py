@@ -6,6 +6,7 @@ that a killed lane frees the device when its child is gone and not before. Whoev
 the queue: otherwise a lane that gives a turn back would take the next one before a waiting process has woken up.
 
 The files lie in memory (/dev/shm) where there is such a place, so they do not outlast a boot, and belong to one user.
+Containers that share a device and no such place are given a folder that they share by PARADIGMS_TURNS.
 """
 
 from __future__ import annotations
@@ -99,21 +100,18 @@ def _held_too(duplicate: Any, waited_s: float) -> Turn:
 
 
 @contextlib.contextmanager
-def take_turn(
-    device: str, holder: str, on_wait: Callable[[str], None], *, folder: Path | None = None
-) -> Iterator[Turn]:
+def take_turn(device: str, holder: str, on_wait: Callable[[str], None]) -> Iterator[Turn]:
     """Wait until the device is free, and hold it.
 
     Args:
         device: name of it.
         holder: who takes it, for those who wait.
         on_wait: called with the holder, before waiting for one.
-        folder: of the lock files, by default that of this user and machine.
 
     Raises:
         OSError: the lock files cannot be opened, or belong to someone else.
     """
-    folder = folder or _folder()
+    folder = _folder()
     started = time.monotonic()
     with FileIO(folder / f"{device}.queue", "a+") as queue, FileIO(folder / f"{device}.lock", "a+") as lock:
         waited = not (_lock_at_once(queue) and _lock_at_once(lock))
@@ -145,6 +143,9 @@ def _read(file: FileIO) -> str:
 
 
 def _folder() -> Path:
+    if own := os.environ.get("PARADIGMS_TURNS"):
+        Path(own).mkdir(parents=True, exist_ok=True)
+        return Path(own)
     parent = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
     folder = parent / f"paradigms-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

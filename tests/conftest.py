@@ -25,6 +25,14 @@ def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("session")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def turns(session_folder: Path) -> Iterator[None]:
+    """Sweeps of the tests wait for each other only, not for those of the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PARADIGMS_TURNS", str(session_folder / "turns"))
+        yield
+
+
 @pytest.fixture(scope="module")
 def folders(session_folder: Path) -> Iterator[Path]:
     """Cache and checkpoints of the session: tests share what is slow and touch nothing of the user's."""

@@ -76,6 +76,12 @@ def misbehave(behaviour: str) -> None:
         os._exit(3)
     if behaviour == "memory":
         allocate_without_end()
+    if behaviour.startswith("takes"):  # takes:seconds:trace leaves when it began and ended, on the system's clock
+        _, seconds, trace = behaviour.split(":")
+        began = time.monotonic()
+        time.sleep(float(seconds))
+        with open(trace, "a") as file:
+            file.write(f"{began} {time.monotonic()} {os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\n")
     if behaviour.startswith("sleeps"):
         Path(behaviour.partition(":")[2]).touch()
         time.sleep(60)
