@@ -5,8 +5,8 @@ a cell is a whole text, and its features are sums over the forwards that `Decode
 
     overhead    one a forward
     begun       one a text, with `asked`, its positions of all rows: prompts, random numbers, states
-    drawn       logits that are turned into probabilities and tokens: positions x vocabulary; likewise `greedy`, where the
-                largest is taken, and `top_k`, `top_p`, where they are restricted before
+    drawn       logits that are turned into probabilities and tokens: positions x vocabulary; likewise `greedy`, where
+                the largest is taken, and `top_k`, `top_p`, where they are restricted before
     canvas      positions of all rows, prompt included, that are cloned, filled and compared
     block       positions of all rows that are ranked
 """
@@ -303,8 +303,6 @@ def to_json(cells: Sequence[DecoderCell]) -> dict[str, Any]:
 def from_json(stored: dict[str, Any]) -> list[DecoderCell]:
     """The cells that `to_json` wrote."""
     return [
-        DecoderCell(
-            **{**entry, "batch": BatchShape(**entry["batch"]), "visits_s": tuple(entry["visits_s"])}
-        )
+        DecoderCell(**{**entry, "batch": BatchShape(**entry["batch"]), "visits_s": tuple(entry["visits_s"])})
         for entry in stored["cells"]
     ]

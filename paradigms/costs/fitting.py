@@ -1,8 +1,8 @@
 """Fits what timed cells have in common: seconds as a sum of features, each with a factor of at least 0.
 
-Features are seconds themselves as far as possible (operations over a measured rate, bytes over a measured bandwidth), so
-that factors near 1 are what physics expects and a factor of 0 says that something does not show. Errors count relative
-to the time of a cell, and slow outliers, which a busy machine makes, count less than their square.
+Features are seconds themselves as far as possible (operations over a measured rate, bytes over a measured bandwidth),
+so that factors near 1 are what physics expects and a factor of 0 says that something does not show. Errors count
+relative to the time of a cell, and slow outliers, which a busy machine makes, count less than their square.
 """
 
 from __future__ import annotations

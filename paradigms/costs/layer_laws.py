@@ -35,7 +35,18 @@ BANDWIDTH = ("weights", "state", "activations", "gathered")
 OF_MODE = {
     "token": ("overhead", "steps", "weights", "state", "other", "gathered"),
     "rows": ("overhead", "steps", "products", "weights", "state", "inner", "other", "activations", "gathered"),
-    "tokens": ("overhead", "steps", "products", "weights", "state", "inner", "hidden", "other", "activations", "gathered"),
+    "tokens": (
+        "overhead",
+        "steps",
+        "products",
+        "weights",
+        "state",
+        "inner",
+        "hidden",
+        "other",
+        "activations",
+        "gathered",
+    ),
 }
 
 
@@ -178,7 +189,11 @@ def fit_laws(cells: Sequence[LayerCell], calibration: Calibration, *, dtype: str
         ]
         joined = fit([{":".join(key): value for key, value in cell.items()} for cell in both], _seconds(group))
         for owner in (kind, ENDS):
-            own = {name.partition(":")[2]: factor for name, factor in joined.factors.items() if name.startswith(owner + ":")}
+            own = {
+                name.partition(":")[2]: factor
+                for name, factor in joined.factors.items()
+                if name.startswith(owner + ":")
+            }
             laws[owner, mode] = Law(factors=own, errors=joined.errors, left_out=joined.left_out)
     for (kind, mode), group in sorted_cells.items():
         if kind == "F":
