@@ -129,6 +129,7 @@ class Look:
         masked: masks of the block when it begins.
         changed: positions of the block that ceased to be masks with the look before.
         wanted: positions whose logits are needed.
+        idle: probability that a row has neither masks nor changed positions in the block.
         drawn: whether the numbers above are means of something drawn; otherwise they are the same in every row.
     """
 
@@ -137,6 +138,7 @@ class Look:
     masked: float
     changed: float
     wanted: float
+    idle: float = 0.0
     drawn: bool = False
 
 
@@ -148,11 +150,13 @@ class Reads:
         tokens: columns that are computed, padding included; a mean where positions are drawn.
         seen: positions that each of them looks at; what is not computed is kept.
         writes: whether they are kept in turn.
+        chance: probability that there is anything to read; otherwise the look costs no forward.
     """
 
     tokens: float
     seen: int
     writes: bool
+    chance: float = 1.0
 
 
 class Sampler:

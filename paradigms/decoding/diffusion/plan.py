@@ -57,8 +57,6 @@ def forwards_of(
         for taking_part, chance in _numbers_of_rows(rows, look.working):
             read = cache.reads(model, stretch, look, rows=taking_part)
             for tokens, share in _whole(read.tokens):
-                if not tokens:  # everything is kept, and nothing is wanted
-                    continue
                 yield ForwardShape(
                     phase="denoise",
                     rows=taking_part,
@@ -67,7 +65,7 @@ def forwards_of(
                     kept=read.seen - tokens,
                     written=tokens if read.writes else 0,
                     logits=taking_part * look.wanted,
-                    times=chance * share,
+                    times=chance * read.chance * share,
                 )
 
 

@@ -41,6 +41,9 @@ class DelayedCache(KeptCanvas):
     def open(self, model: Model, canvas: Canvas) -> DelayedReader:
         return DelayedReader(model, canvas, self)
 
+    def chance(self, stretch: Stretch, look: Look, *, rows: int) -> float:
+        return 1.0 if stretch.stop < stretch.row_len else 1 - look.idle**rows
+
     def columns(self, stretch: Stretch, look: Look, shift: int, *, rows: int) -> float:
         """Masks, later blocks' too, what has ceased to be one, and what stands before wanted positions and is kept.
 

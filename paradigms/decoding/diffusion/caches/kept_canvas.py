@@ -68,11 +68,16 @@ class KeptCanvas:
     def reads(self, model: NetworkConfig, stretch: Stretch, look: Look, *, rows: int) -> Reads:
         if self.is_due(look.index):
             return Reads(stretch.row_len, stretch.row_len, writes=True)
-        shift = int(getattr(model, "shift_logits", False))
-        return Reads(self.columns(stretch, look, shift, rows=rows), stretch.row_len, writes=True)
+        shift, chance = int(getattr(model, "shift_logits", False)), self.chance(stretch, look, rows=rows)
+        columns = self.columns(stretch, look, shift, rows=rows)
+        return Reads(columns / chance, stretch.row_len, writes=True, chance=chance)
+
+    def chance(self, stretch: Stretch, look: Look, *, rows: int) -> float:
+        """Probability that such a look reads anything."""
+        return 1.0
 
     def columns(self, stretch: Stretch, look: Look, shift: int, *, rows: int) -> float:
-        """Columns that a look reads which does not read the whole row.
+        """Columns that a look reads of a row which does not read the whole row, 0 included.
 
         Args:
             shift: 1 where predictions are read one column to the left.

@@ -19,8 +19,9 @@ step, so none is marked as exact; with an exact denoiser cap, rescale and loop a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import comb
 from typing import ClassVar
 
 import torch
@@ -33,6 +34,7 @@ from paradigms.decoding.diffusion.samplers.time_steps import TimeSteps
 from paradigms.decoding.diffusion.schedule import num_steps, steps_of_block
 from paradigms.paradigm import Outline
 
+FEW = 8  # decided positions of which it still matters, to a plan, whether they all become masks again
 SCHEDULES = ("cap", "rescale", "confidence", "loop")
 
 
@@ -142,13 +144,15 @@ class Remasking(TimeSteps):
 
     def looks(self, stretch: Stretch) -> Iterator[Look]:
         L, steps = stretch.opened, steps_of_block(self.steps, stretch.before, stretch.opened, stretch.total)
-        masked, changed = float(L), 0.0
+        masked, changed, few_D = float(L), 0.0, [1.0]
         for index in range(steps):
             rate, sigma = self.rates(1 - index / steps, 1 - (index + 1) / steps)
-            chosen = masked * rate
-            yield Look(index=index, masked=masked, changed=changed, wanted=chosen, drawn=True)
-            # with confidence, decided positions share sigma among them, as long as there are some
-            again = sigma * (index > 0) if self.schedule == "confidence" else sigma * (L - masked)
+            chosen, idle = masked * rate, max(0.0, 1 - (masked + changed) / L) ** L
+            yield Look(index=index, masked=masked, changed=changed, wanted=chosen, idle=idle, drawn=True)
+            if self.schedule == "confidence":  # decided positions share sigma among them, as long as there are some
+                again, few_D = sigma * (1 - few_D[0]), _few_decided(few_D, L, rate, sigma)
+            else:
+                again = sigma * (L - masked)
             masked, changed = masked - chosen + again, chosen
 
     def outline(self, output_len: int) -> Outline:
@@ -161,6 +165,27 @@ class Remasking(TimeSteps):
         rates_B2 = [rates[steps] for steps in steps_B]
         rates_2B1 = torch.tensor(rates_B2, dtype=torch.float64, device=step.masked_BW.device).T[..., None]
         return rates_2B1[0], rates_2B1[1]
+
+
+def _few_decided(before_D: Sequence[float], L: int, rate: float, sigma: float) -> list[float]:
+    """Probabilities that 0, 1, ... of L positions are decided one step later, while there are few; more than that are
+    taken never to go again, and those that there are to share sigma alike.
+    """
+    after_D = [0.0] * (FEW + 1)
+    for before, chance in enumerate(before_D):
+        if chance < 1e-12:
+            continue
+        gone_D = _binomial(before, min(1.0, sigma / before) if before else 0.0, before)
+        for new, of_new in enumerate(_binomial(L - before, rate, min(FEW, L - before))):
+            for gone, of_gone in enumerate(gone_D):
+                if before + new - gone <= FEW:
+                    after_D[before + new - gone] += chance * of_new * of_gone
+    return after_D
+
+
+def _binomial(number: int, p: float, most: int) -> list[float]:
+    """Probabilities of 0 to `most` successes."""
+    return [comb(number, k) * p**k * (1 - p) ** (number - k) for k in range(most + 1)]
 
 
 def _uniform(step: Step) -> Tensor:
