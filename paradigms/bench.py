@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +34,7 @@ from paradigms.measure.clock import clock_for
 from paradigms.measure.energy import EnergyMeter
 from paradigms.measure.environment import keep_freed_memory, machine, machine_line, set_threads, versions
 from paradigms.measure.extrapolation import FEWEST_EVENTS, Extrapolation, events_at, extrapolate, places
+from paradigms.measure.ledger import Ledger, work_columns
 from paradigms.measure.memory import peak_memory
 from paradigms.measure.noise import NoiseReader
 from paradigms.measure.products import products_s
@@ -46,6 +47,7 @@ from paradigms.paradigm import Event, Outline, Paradigm, Request, StateBytes
 from paradigms.scores import heldout_columns, judge, score, stretches
 from paradigms.training.printed import Printed
 from paradigms.weights import Weights, load_corpus
+from paradigms.work import BatchShape, ForwardShape
 
 # Until the benchmark is ready to run: in the process that units are forked from, so paid once a sweep.
 IMPORT_S = time.perf_counter() - paradigms.import_started
@@ -122,6 +124,9 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
     }
     if cell.measure.memory and round_index == 0:
         run |= _memory_pass(cell, paradigm, requests(0), device, outline)
+    if "ledger" not in run:
+        run |= _planned_work(cell, paradigm, recordings)
+    run |= _tokens(cell, recordings, weights.tokenizer)
     if cell.measure.products:
         run["products_s"] = products_s(weights.model)
     if cell.measure.quality:
@@ -248,15 +253,18 @@ def _outline_of_long_run(cell: Cell, paradigm: NativeParadigm, warmup: Warmup) -
 def _memory_pass(
     cell: Cell, paradigm: NativeParadigm, requests: Sequence[Request], device: torch.device, outline: Outline | None
 ) -> dict[str, Any]:
-    """The same work once more, watched: peak memory, the state at its largest, the experts that are touched.
+    """The same work once more, watched: peak memory, the state at its largest, forwards, the experts that are touched.
 
     Of a run that is not made whole (`outline`), its beginning and its last steps. A long prefill gets to those, so it
     is run before memory is watched.
     """
     states: list[StateBytes] = []
-    reads = WeightReads(cell.model)
+    reads, ledger = WeightReads(cell.model), Ledger()
     if outline is None:
-        peaks = [_watch(paradigm, reads.of(paradigm.run(requests)), states, device)]
+        watched = paradigm
+        if cell.decoder.engine == "native":
+            watched = NativeParadigm(ledger.noting(paradigm.model), paradigm.decoder, paradigm.vocabulary)
+        peaks = [_watch(watched, ledger.of(reads.of(watched.run(requests))), states, device)]
     else:
         peaks = []
         for place in (places(outline)[0], places(outline)[-1])[: 2 if outline.grows else 1]:
@@ -279,6 +287,57 @@ def _memory_pass(
         "state_used_bytes": largest.used if largest else 0,
         "state_allocated_bytes": max((state.allocated for state in states), default=0),
         "state_formula_bytes": formula if largest else 0,
+        **(_work(cell, paradigm, "observed", ledger.shapes, reads.experts_touched) if ledger.shapes else {}),
+    }
+
+
+def _planned_work(cell: Cell, paradigm: NativeParadigm, recordings: Sequence[Recording]) -> dict[str, Any]:
+    """What the run asked of the machine by the decoder's own account, where nobody noted it: of texts of fixed length.
+
+    How fast a text became final, where the text decides, is taken from the first repeat.
+    """
+    work, pace = cell.workload, None
+    if work.num_gaps or work.stop != "length":
+        return {"ledger": None}
+    if cell.decoder.depends_on_values:
+        pace = work.output_len / fmean(sum(row.nfe.values()) for row in recordings[0].rows)
+    batch = BatchShape(rows=work.batch_size, prompt_len=work.prompt_len, output_len=work.output_len)
+    shapes = cell.decoder.forwards(cell.model, batch, tokens_per_forward=pace)
+    return _work(cell, paradigm, "formula", shapes)
+
+
+def _work(
+    cell: Cell,
+    paradigm: NativeParadigm,
+    ledger: str,
+    shapes: Iterable[ForwardShape],
+    experts_touched: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Forwards, operations and bytes of one repeat; `ledger` says where the forwards are from."""
+    columns = work_columns(
+        cell.model,
+        shapes,
+        itemsize=paradigm.model.dtype.itemsize,
+        kv_dtype=getattr(cell.decoder, "kv_dtype", None),
+        experts_touched=experts_touched,
+    )
+    return {"ledger": ledger, **columns}
+
+
+def _tokens(cell: Cell, recordings: Sequence[Recording], tokenizer: Tokenizer) -> dict[str, int | None]:
+    """Tokens of one repeat, all rows together. Effective are those up to the first end of text, which a natural stop
+    would have committed; of a run that was not made whole the text is not known.
+    """
+    eos_id = tokenizer.eos_id
+    requested = cell.workload.batch_size * cell.workload.output_len
+    if not recordings:
+        return {"requested_tokens": requested, "committed_tokens": requested, "effective_tokens": None}
+    texts = recordings[0].token_ids
+    effective = [min(len(text), [*text, eos_id].index(eos_id) + 1) for text in texts]
+    return {
+        "requested_tokens": requested,
+        "committed_tokens": sum(map(len, texts)),
+        "effective_tokens": sum(effective),
     }
 
 

@@ -35,12 +35,16 @@ class WeightReads:
                 self._sums[event.phase] = (before[0] + distinct, before[1] + num_layers)
                 yield event
 
+    @property
+    def experts_touched(self) -> dict[str, float]:
+        """Phase -> distinct experts, a mean over layers and forwards."""
+        return {phase: distinct / num_layers for phase, (distinct, num_layers) in self._sums.items() if num_layers}
+
     def columns(self, itemsize: int) -> dict[str, float]:
         """`experts_touched_<phase>`, a mean over layers and forwards, and `weight_bytes_read_<phase>`, a forward's."""
         columns: dict[str, float] = {}
-        for phase, (distinct, num_layers) in self._sums.items():
-            if self.model is not None and num_layers:
-                mean = distinct / num_layers
+        for phase, mean in self.experts_touched.items():
+            if self.model is not None:
                 columns[f"experts_touched_{phase}"] = mean
                 columns[f"weight_bytes_read_{phase}"] = self.model.weight_bytes_read(
                     itemsize=itemsize, experts_touched=mean
