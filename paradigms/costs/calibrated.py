@@ -2,13 +2,13 @@
 
 Only shapes are asked for: any network of calibrated kinds of layers, any width, length and batch. Within the widths and
 lengths that were timed a law interpolates; beyond them it goes on as its features do, operations and bytes at the rates
-and bandwidths of the calibration.
+and bandwidths of the calibration, and weights larger than all that were timed are read no faster than memory can.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,8 +61,9 @@ class CalibratedDevice:
         self._decoder_cells = decoder_cells.from_json(calibration.decoders)
         self.decoder_laws, self._decoders_of = decoder_cells.fit_decoders(self._decoder_cells)
         self._parts = cache(self._parts_of)
+        self._largest_bytes = max(cell.model.num_parameters() for cell in cells) * ITEMSIZE[self.dtype]
 
-    @property
+    @cached_property
     def spread(self) -> float:
         """Error that 90 % of the layers' cells stay within when their laws are fitted without them."""
         missed = [abs(each.left_out) for each in self.residuals() if not each.law.startswith(ENDS)]
@@ -93,7 +94,17 @@ class CalibratedDevice:
         return dict(self._parts(model, _once(shape)))
 
     def _parts_of(self, model: ModelConfig, shape: ForwardShape) -> dict[str, float]:
-        return self.laws.parts(model, shape, self.calibration, dtype=self.dtype, itemsize=ITEMSIZE[self.dtype])
+        """By the laws; of weights larger than any that were timed, never faster than memory and products can be."""
+        itemsize = ITEMSIZE[self.dtype]
+        parts = self.laws.parts(model, shape, self.calibration, dtype=self.dtype, itemsize=itemsize)
+        counts = model.counts(shape, itemsize=itemsize)
+        if counts.weight_bytes > self._largest_bytes:
+            roofs = {
+                "weights": counts.weight_bytes / self.calibration.bandwidth_at(counts.weight_bytes),
+                "products": (counts.matmul_flops - counts.hidden_flops) / self.calibration.peak_flops_per_s(self.dtype),
+            }
+            parts |= {name: max(roof_s, parts.get(name, 0.0)) for name, roof_s in roofs.items()}
+        return parts
 
     def decoder_s(self, decoder: Any, vocab_size: int, shape: ForwardShape, batch: BatchShape) -> float:
         """See `prediction.DeviceModel`.

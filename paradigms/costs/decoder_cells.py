@@ -236,13 +236,13 @@ def _wait(device: torch.device) -> None:
 def decoder_features(decoder: Any, vocab_size: int, shape: ForwardShape, batch: BatchShape) -> Features:
     """Of what a decoder does beside one forward."""
     if isinstance(decoder, Autoregressive):
-        begins = shape.phase == "prefill" or shape.tokens == batch.prompt_len
+        begins = shape.phase == "prefill"
         return {
             "overhead": 1.0,
             draws_of(decoder): shape.logits * vocab_size,
             "canvas": shape.rows * shape.seen if decoder.cache == "none" else 0.0,
             "begun": float(begins),
-            "asked": batch.rows * (batch.prompt_len + batch.output_len) * begins,
+            "asked": float(batch.rows * (batch.prompt_len + batch.output_len) * begins),
         }
     width = batch.output_len if decoder.block_len is None else min(decoder.block_len, batch.output_len)
     return {
