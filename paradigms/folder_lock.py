@@ -40,6 +40,7 @@ def sweep_lock(folder: Path, say: Callable[[str], None]) -> Iterator[str]:
     with open(folder / SWEEP, "a") as lock, open(folder / LANES, "a") as lanes:
         if not _try(lock, fcntl.LOCK_EX, patience_s=0.3):  # a lane that looks holds it for an instant
             raise ValueError(f"{shown(folder)} is in use by another sweep; wait for it, or set sweep.name")
+        lock.truncate(0)  # tells lanes of a killed sweep that it is over, now that the lock says nothing any more
         if not _try(lanes, fcntl.LOCK_EX):
             say("waiting for the lanes of an earlier sweep in this folder to end")
             if not _try(lanes, fcntl.LOCK_EX, patience_s=PATIENCE_S):
@@ -48,7 +49,6 @@ def sweep_lock(folder: Path, say: Callable[[str], None]) -> Iterator[str]:
                     "on Slurm), or set sweep.name"
                 )
         name = f"{_boot()}/{uuid.uuid4().hex}"
-        lock.truncate(0)
         lock.write(name)
         lock.flush()
         fcntl.flock(lanes, fcntl.LOCK_UN)

@@ -168,3 +168,8 @@ def count_slowly(number: int, seconds: float) -> Iterator[int]:
     for index in range(number):
         time.sleep(seconds)
         yield index
+
+
+def hold_turn(turn: Any, path: str, seconds: float) -> None:
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(seconds)
