@@ -25,7 +25,7 @@ BYTES = ("weight_bytes", "state_read_bytes", "state_written_bytes")
 PEAKS = ("peak_flops_per_s", "peak_bytes_per_s")
 RATES = ("flops_per_s", "bytes_per_s", "mfu", "mbu")
 HOW = "python -m paradigms.costs calibrate"
-_ROOF = ["device", "device.threads", "device.dtype", "calibrated_at"]
+_ROOF = ["device", "device.threads", "device.dtype", "calibrated_at", "calibration_contended"]
 
 
 @lru_cache(maxsize=8)
@@ -35,7 +35,8 @@ def rates(frames: Frames) -> pd.DataFrame:
     Returns:
         `cell`, `phase`; `flops`, `bytes` and `seconds` of a run of the whole batch; `intensity`, operations a byte;
         `flops_per_s`, `bytes_per_s`, `mfu` and `mbu`, each with `_low` and `_high` over rounds, the shares missing
-        without a calibration; `peak_flops_per_s`, `peak_bytes_per_s`, `calibrated_at`; the columns of `summarise`.
+        without a calibration; `peak_flops_per_s`, `peak_bytes_per_s`, and of their calibration `calibrated_at` and
+        `calibration_contended`; the columns of `summarise`.
     """
     runs = _phases(frames)
     wall = frames.requests.groupby(["key", "repeat"])[["prefill_s", "e2e_s"]].max().reset_index()

@@ -159,6 +159,8 @@ def sentence(frames: Frames) -> str:
     text = f"{place}{', ' if place else ''}of what the machine was found to achieve: {'; '.join(parts)}"
     if (rows["share"] > BEYOND).any():
         text += ". More than all is no finding: the machine was slower when it was calibrated, calibrate it again"
+    elif rows["calibration_contended"].eq(True).any():
+        text += ". Something else ran while the machine was calibrated, so true shares may be lower: calibrate it again"
     return capital(text) + "."
 
 

@@ -184,6 +184,14 @@ def test_more_than_the_peak_is_called_no_finding(frames, tmp_path):
     assert "calibrate it again" not in roofline_figures.sentence(higher)
 
 
+@pytest.mark.parametrize("contended", [True, False, None], ids=["contended", "quiet", "unknown"])
+def test_a_contended_calibration_is_said(tmp_path, contended):
+    folder = write_sweep(tmp_path / "one", paradigms=(AR,), output_lens=(16,), **STEADY)
+    high = {"peak_flops_per_s": 1e13, "peak_bytes_per_s": 1e13, "calibration_contended": contended}
+    said = roofline_figures.sentence(load(add(folder, lambda run: with_roof(run) | high)))
+    assert ("Something else ran while the machine was calibrated" in said) == (contended is True)
+
+
 def test_columns_of_the_csv(frames):
     cells = tables.results(frames)
     rows = roofline.rates(frames)

@@ -18,6 +18,7 @@ from paradigms.measure.calibration import (
     calibration_path,
     peak_columns,
 )
+from paradigms.measure.calibration.columns import COLUMNS
 from paradigms.measure.calibration.threads import counts_to_try
 from paradigms.measure.calibration.tries import FEWEST_TRIES, NUM_TRIES, tries
 from paradigms.measure.clock import FakeClock
@@ -212,13 +213,14 @@ def test_a_record_has_the_roof_at_what_a_forward_reads(known, cache):
         "peak_flops_per_s": known.peak_flops_per_s("float32"),
         "peak_bytes_per_s": known.bandwidth_at(4**9),
         "calibrated_at": known.date,
+        "calibration_contended": False,
     }
     counted = peak_columns(RUN | LEDGER, threads=1, dtype="float32")
     assert counted["peak_bytes_per_s"] == known.bandwidth_at(4 * 4**9)  # (4 of weights and 12 of state) over 4 forwards
 
 
 def test_a_record_without_a_roof_says_none(known, cache):
-    nothing = dict.fromkeys(("peak_flops_per_s", "peak_bytes_per_s", "calibrated_at"))
+    nothing = dict.fromkeys(COLUMNS)
     assert peak_columns(RUN, threads=1, dtype="float32") == nothing
     path = replace(known, machine=machine_id()).save()
     assert peak_columns(RUN, threads=2, dtype="float32") == nothing

@@ -8,6 +8,7 @@ from typing import Any
 
 from paradigms.measure.calibration.stored import calibration_for
 
+COLUMNS = ("peak_flops_per_s", "peak_bytes_per_s", "calibrated_at", "calibration_contended")
 PHASES = ("prefill", "decode", "denoise")
 
 
@@ -22,11 +23,12 @@ def peak_columns(run: Mapping[str, Any], *, threads: int, dtype: str) -> dict[st
         peak_bytes_per_s: `Calibration.bandwidth_at` the bytes that a forward of the unit reads on average, weights and
             state, since the next one reads them again; where they were not counted, the bytes of the weights.
         calibrated_at: the calibration's date.
+        calibration_contended: whether something else ran meanwhile (`NoiseReader`): peaks may then be too low.
 
     Warns:
         UserWarning: the calibration cannot be read; it counts as none, since it decides nothing that is measured.
     """
-    columns: dict[str, Any] = dict.fromkeys(("peak_flops_per_s", "peak_bytes_per_s", "calibrated_at"))
+    columns: dict[str, Any] = dict.fromkeys(COLUMNS)
     try:
         found = calibration_for(None, run["device"], threads)
     except ValueError as error:
@@ -38,6 +40,7 @@ def peak_columns(run: Mapping[str, Any], *, threads: int, dtype: str) -> dict[st
         "peak_flops_per_s": found.peak_flops_per_s(dtype) if dtype in found.dtypes else None,
         "peak_bytes_per_s": found.bandwidth_at(_read_again_bytes(run)),
         "calibrated_at": found.date,
+        "calibration_contended": found.noise.get("contended"),
     }
 
 
