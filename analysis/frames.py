@@ -20,14 +20,18 @@ from analysis import shards, statistics
 from paradigms.records import STATUSES, canonical_json
 
 TEXT = ("key", "cell_key", "status", "error", "started_at", "machine_id", "machine", "cpu", "gpu", "code", "checkpoint",
-        "engine", "execution", "kernels", "corpus_sha256", "torch_version", "python_version", "transformers_version",
-        "paradigm.name", "paradigm.label", "sweep.name")  # fmt: skip
+        "engine", "execution", "kernels", "ledger", "corpus_sha256", "torch_version", "python_version",
+        "transformers_version", "paradigm.name", "paradigm.label", "sweep.name")  # fmt: skip
 FLAGS = ("contended", "extrapolated", "is_anchor", "warmup_steady", "bits_per_byte_is_bound", "corpus_is_zoo_corpus")
 SLOW = 1.2  # a probe this much slower than the machine's best marks its unit
 WORK = ("workload.output_len", "workload.prompt_len", "workload.batch_size")
 BYTES = ("weight_bytes", "state_used_bytes", "state_allocated_bytes", "state_formula_bytes", "peak_tensor_bytes",
          "peak_rss_bytes", "cuda_peak_allocated_bytes", "cuda_peak_reserved_bytes")  # fmt: skip
-UNIT_NUMBERS = ("round", "parameters", *BYTES, "import_s", "load_s", "products_s", "compile_s", "warmup_s", "steady_s",
+COUNTED = ("forwards", "matmul_flops", "hidden_flops", "other_flops", "weight_bytes", "state_read_bytes",
+           "state_written_bytes")  # fmt: skip
+LEDGER = tuple(f"{name}_{phase}" for phase in ("prefill", "decode", "denoise") for name in COUNTED)
+UNIT_NUMBERS = ("round", "parameters", *BYTES, *LEDGER, "requested_tokens", "committed_tokens", "effective_tokens",
+                "import_s", "load_s", "products_s", "compile_s", "warmup_s", "steady_s",
                 "num_warmups", "forwards_timed", "bits_per_byte", "bits_per_byte_se", "checkpoint_tokens",
                 "load_before", "load_after", "steal_fraction",
                 "cache_kl_nats", "cache_other_argmax_share", "cache_largest_logit_difference",
