@@ -200,7 +200,7 @@ def _frame(
             frame[name] = frame[name].map(
                 lambda value: canonical_json(value) if isinstance(value, list | dict) else value
             )
-    return frame
+    return frame.copy()  # its columns, set one by one, in one piece again
 
 
 def _resolve_units(units: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
