@@ -1,7 +1,8 @@
 """How fast the machine is right now: a fixed piece of work, timed.
 
 A virtual machine is slowed by its neighbours (shared caches, memory and clock) without any of it showing as stolen time
-or as another process. The same work before and after each unit shows it; the analysis compares the units of a sweep.
+or as another process. The same work before and after each attempt at a unit shows it (`noise`); the analysis compares the
+units of a sweep.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from statistics import median
 import torch
 from torch import Tensor
 
-NUM_TRIES = 7
+NUM_TRIES = 21  # of half a millisecond: what slows most of them lasts as long as a short unit
 
 
 def probe_s() -> float:
-    """Seconds of the work, the median of a few tries: about 2 ms of what a decode step does, reads of weights beyond
-    the second cache and small operators."""
+    """Seconds of the work, the median of its tries: half a millisecond of what a decode step does, reads of weights
+    beyond the second cache and small operators."""
     x_R, weights_RC = _operands()
     tries_s = []
     with torch.inference_mode():
