@@ -15,7 +15,6 @@ from paradigms.costs import decoder_cells, layer_cells
 from paradigms.costs.calibrated import COVERED, CalibratedDevice, Residual
 from paradigms.measure.calibration import Calibration, calibration_for
 from paradigms.measure.calibration.measured import calibrate
-from paradigms.measure.clock import clock_for
 from paradigms.measure.environment import machine, set_threads
 
 DTYPE, EXECUTION = "float32", "eager"
@@ -55,10 +54,10 @@ def measure(device: torch.device, threads: int, *, report: Any = lambda what, do
     peaks = calibrate(device, threads, report)
     set_threads(threads)
     report("layers", 0, 1)
-    clock = clock_for(device, "device")
+    clock = layer_cells.clock_of(device, threads)
     layers = layer_cells.time_cells(layer_cells.layer_cells(), clock=clock, device=device, dtype=DTYPE)
     report("decoders", 0, 1)
-    decoders = decoder_cells.time_decoders(decoder_cells.decoder_cells(), device=device)
+    decoders = decoder_cells.time_decoders(decoder_cells.decoder_cells(), clock=clock, device=device)
     return replace(
         peaks,
         layers=layer_cells.to_json(layers, dtype=DTYPE, execution=EXECUTION),

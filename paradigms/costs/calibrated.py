@@ -8,7 +8,7 @@ and bandwidths of the calibration, and weights larger than all that were timed a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,13 +61,14 @@ class CalibratedDevice:
         self._decoder_cells = decoder_cells.from_json(calibration.decoders)
         self.decoder_laws, self._decoders_of = decoder_cells.fit_decoders(self._decoder_cells)
         self._parts = cache(self._parts_of)
+        missed = [abs(error) for (kind, _), law in self.laws.laws.items() if kind != ENDS for error in law.left_out]
+        self._spread = float(np.nanquantile(missed, COVERED))
         self._largest_bytes = max(cell.model.num_parameters() for cell in cells) * ITEMSIZE[self.dtype]
 
-    @cached_property
+    @property
     def spread(self) -> float:
         """Error that 90 % of the layers' cells stay within when their laws are fitted without them."""
-        missed = [abs(each.left_out) for each in self.residuals() if not each.law.startswith(ENDS)]
-        return float(np.nanquantile(missed, COVERED))
+        return self._spread
 
     def forward_s(self, model: ModelConfig, shape: ForwardShape, *, dtype: str, execution: str) -> float:
         """See `prediction.DeviceModel`.

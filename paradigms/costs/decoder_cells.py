@@ -14,7 +14,6 @@ a cell is a whole text, and its features are sums over the forwards that `Decode
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -24,15 +23,17 @@ from torch import Tensor
 
 from paradigms.build import build
 from paradigms.costs.fitting import Features, Law, fit
+from paradigms.costs.layer_cells import quickest
 from paradigms.decoding.autoregressive import Autoregressive
 from paradigms.decoding.diffusion.caches.none import NoCache
 from paradigms.decoding.diffusion.decoder import MaskedDiffusion
+from paradigms.measure.clock import Clock
 from paradigms.models.config import ModelConfig
 from paradigms.models.stack import Model
 from paradigms.paradigm import Request
 from paradigms.work import BatchShape, ForwardShape
 
-VISITS = 3
+VISITS = 4
 SAMPLERS = (
     "ancestral.Ancestral",
     "entropy.Entropy",
@@ -70,8 +71,8 @@ class DecoderCell:
 
     @property
     def seconds(self) -> float:
-        """The quickest visit."""
-        return min(self.visits_s)
+        """See `LayerCell.seconds`."""
+        return quickest(self.visits_s)
 
     @property
     def name(self) -> str:
@@ -174,7 +175,7 @@ class _Vocabulary:
 
 @torch.inference_mode()
 def time_decoders(
-    cells: Sequence[DecoderCell], *, device: torch.device, visits: int = VISITS, seed: int = 0
+    cells: Sequence[DecoderCell], *, clock: Clock, device: torch.device, visits: int = VISITS, seed: int = 0
 ) -> list[DecoderCell]:
     """The same cells, timed, each once a visit after a visit that does not count."""
     runs = [_run(cell, device) for cell in cells]
@@ -185,12 +186,12 @@ def time_decoders(
         random.Random(f"{seed}/{visit}").shuffle(order)
         for index in order:
             decoder, model, requests, vocabulary = runs[index]
-            _wait(device)
-            started = time.perf_counter()
+            clock.synchronize()
+            stamps = [clock.mark()]
             events[index] = sum(bool(event.forwards) for event in decoder.decode(model, requests, vocabulary))
-            _wait(device)
+            stamps.append(clock.mark())
             if visit:
-                found[index].append(time.perf_counter() - started)
+                found[index].append(clock.read(stamps)[1])
     return [
         replace(
             cell,
@@ -223,11 +224,6 @@ def model_of(cell: DecoderCell) -> ModelConfig:
         noise=None if causal else "absorbing",
         max_positions=cell.batch.prompt_len + cell.batch.output_len,
     )
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 # ---------------------------------------------------------------- laws

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -162,7 +163,7 @@ def test_prompts_beyond_those_timed(device: CalibratedDevice, paradigm: str, mos
     """Time grows with the length at least, and with its square at most where all is attended to."""
     model = build(compose([f"paradigm={paradigm}", "model.max_positions=40000"])["model"])
     times = [device.forward_s(model, shape(1, length), **EAGER) for length in (4096, 8192, 16384, 32768)]
-    for shorter, longer in zip(times, times[1:], strict=False):
+    for shorter, longer in pairwise(times):
         assert 1.9 < longer / shorter < most
 
 

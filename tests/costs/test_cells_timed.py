@@ -83,7 +83,7 @@ def test_timing_visits_every_cell() -> None:
 
 def test_decoders_make_the_forwards_that_are_planned() -> None:
     cells = [cell for cell in decoder_cells.decoder_cells() if cell.batch.rows == 1 and cell.vocab_size == 512]
-    for cell in decoder_cells.time_decoders(cells, device=CPU, visits=1):
+    for cell in decoder_cells.time_decoders(cells, clock=FakeClock(), device=CPU, visits=1):
         decoder, model, requests, vocabulary = decoder_cells._run(cell, CPU)
         with torch.inference_mode():
             events = list(decoder.decode(model, requests, vocabulary))
