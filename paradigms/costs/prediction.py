@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from paradigms.costs.thinning import thinned
 from paradigms.models.config import ModelConfig
 from paradigms.work import BatchShape, ForwardShape
 
@@ -92,7 +93,7 @@ def predict(
     Raises:
         ValueError: what the decoder or the device cannot tell.
     """
-    shapes = list(decoder.forwards(model, batch, tokens_per_forward=tokens_per_forward))
+    shapes = list(thinned(decoder.forwards(model, batch, tokens_per_forward=tokens_per_forward)))
     seconds = [
         device.forward_s(model, shape, dtype=dtype, execution=execution)
         + device.decoder_s(decoder, model.vocab_size, shape, batch)

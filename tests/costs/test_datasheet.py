@@ -15,6 +15,7 @@ from paradigms.costs.sheets import SHEETS
 from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import LAYERS, ModelConfig
 from paradigms.models.experts import ExpertsConfig
+from paradigms.models.feed_forward import FeedForwardConfig
 from paradigms.models.transformers_model import TransformersConfig
 from paradigms.work import ForwardShape
 
@@ -94,7 +95,13 @@ def test_more_work_is_never_faster(name, execution):
 
 
 def test_more_bandwidth_and_memory_help_a_step():
-    large = ModelConfig(vocab_size=32_000, d_model=8192, num_blocks=80, attention=AttentionConfig(num_heads=64))
+    large = ModelConfig(
+        vocab_size=32_000,
+        d_model=8192,
+        num_blocks=80,
+        attention=AttentionConfig(num_heads=64),
+        feed_forward=FeedForwardConfig(width=28_672),
+    )
     times = [datasheet(name).forward_s(large, step(64), **BF16) for name in ("a6000", "a100", "h100", "h200")]
     assert times == sorted(times, reverse=True)
     assert datasheet("h200").bound_by(large, step(64), dtype="bfloat16", execution="cuda_graph") == "bandwidth"

@@ -205,5 +205,5 @@ def _timed(
 ) -> Compared:
     return Compared(
         source=source, group=group, cell=cell, metric=metric, unit="s", predicted=predicted,
-        low=predicted * (1 - SPREAD), high=predicted * (1 + SPREAD), measured=measured, constants=constants,
+        low=predicted / (1 + SPREAD), high=predicted * (1 + SPREAD), measured=measured, constants=constants,
     )  # fmt: skip
