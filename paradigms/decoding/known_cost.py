@@ -19,7 +19,6 @@ from statistics import median
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from paradigms.decoding.stopping import Vocabulary
 from paradigms.models.network import NetworkConfig
@@ -114,12 +113,14 @@ class KnownCost:
         return work
 
 
+@cache
 def operation(kind: str) -> Callable[[], object]:
-    """One operation of `arithmetic` or `memory`."""
+    """One operation of `arithmetic` or `memory`; made once, or the first token would pay for it."""
+    with torch.inference_mode(False):
+        vector, factor, memory = torch.ones(_VECTOR_LEN), torch.tensor(1.0), torch.ones(_MEMORY_BYTES // 4)
     if kind == "arithmetic":
-        vector, factor = torch.ones(_VECTOR_LEN), torch.tensor(1.0)
         return lambda: vector.mul_(factor)
-    parts, place = _memory().split(_READ_BYTES // 4), 0
+    parts, place = memory.split(_READ_BYTES // 4), 0
 
     def read() -> None:
         nonlocal place
@@ -146,12 +147,6 @@ def seconds_an_operation(kind: str, *, for_s: float) -> float:
                 count += 16
             slices_s.append((now - start) / count)
     return median(slices_s)
-
-
-@cache
-def _memory() -> Tensor:
-    with torch.inference_mode(False):
-        return torch.ones(_MEMORY_BYTES // 4)
 
 
 def _spinning(nanoseconds: int) -> Callable[[], None]:

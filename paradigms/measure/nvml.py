@@ -1,4 +1,4 @@
-"""The GPU as its driver sees it, through nvidia-ml-py where that is installed (`pip install "paradigms[energy]"`)."""
+"""The GPU as its driver sees it, through nvidia-ml-py where that is installed (`pip install ".[energy]"`)."""
 
 from __future__ import annotations
 

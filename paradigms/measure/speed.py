@@ -1,8 +1,8 @@
 """How fast the machine is right now: a fixed piece of work, timed.
 
 A virtual machine is slowed by its neighbours (shared caches, memory and clock) without any of it showing as stolen time
-or as another process. The same work before and after each attempt at a unit shows it (`noise`); the analysis compares the
-units of a sweep.
+or as another process. The same work before and after each attempt at a unit shows it (`noise`); the analysis compares
+the units of a sweep.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def test_a_step_is_at_least_one_operation() -> None:
 
 @pytest.mark.parametrize("kind", ["arithmetic", "memory"])
 def test_real_operations_take_time(kind: str) -> None:
-    for _ in range(100):  # past the end of the memory and on from its beginning
+    for _ in range(100):  # past the end of the memory, and on from its beginning
         operation(kind)()
     assert seconds_an_operation(kind, for_s=0.0) > 0
 
