@@ -71,11 +71,12 @@ class NativeParadigm:
         return list(own(self.model) if own else self.model.parameters())
 
     def describe(self) -> dict[str, Any]:
-        execution = getattr(self.model, "execution", "eager")
+        execution, own = getattr(self.model, "execution", "eager"), getattr(self.decoder, "compile_flags", None)
         return {
             "engine": self.decoder.engine,
             "kernels": self.model.kernels(),
             "execution": execution,
+            "compile_flags": own(self.model) if own else getattr(self.model, "compile_flags", None),
             "execution_prompts": getattr(self.decoder, "execution_prompts", None)  # of engines that differ there
             or getattr(self.model, "execution_prompts", execution),
         }

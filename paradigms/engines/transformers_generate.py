@@ -72,6 +72,13 @@ class TransformersGenerate(Sampling):
         check_pace(self, tokens_per_forward)
         return token_by_token(batch, cached=self.use_cache)
 
+    def compile_flags(self, model: Any) -> str | None:
+        """How the library compiles its steps, where it is told to."""
+        if getattr(model, "execution", "eager") != "compile":
+            return None
+        config = compiled_steps.compile_config(model.device)
+        return f"fullgraph={config.fullgraph} dynamic={config.dynamic} mode={config.mode}"
+
     def weights_read(self, model: Any) -> list[Tensor]:
         """The library's copy of the weights."""
         return list(as_theirs(model).parameters())

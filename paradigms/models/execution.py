@@ -127,7 +127,8 @@ class PreparedModel(Model):
     """A model whose forwards of fixed shape are prepared once and then only run; it shares the weights of `model`.
 
     Attributes:
-        execution, execution_prompts: how forwards run, and how prompts do, for the records.
+        execution, execution_prompts, compile_flags: how forwards run, how prompts do, and how torch.compile is called
+            for them, for the records.
         compile_s: seconds spent preparing.
         num_forwards, num_eager: forwards, and those of them that ran operator by operator.
     """
@@ -137,7 +138,7 @@ class PreparedModel(Model):
         self.__dict__.update(model.__dict__)
         self.__dict__["eager"] = model  # not a part of this module: its parameters are these
         self.backend = backend
-        self.execution, self.execution_prompts = backend.name, backend.prompts
+        self.execution, self.execution_prompts, self.compile_flags = backend.name, backend.prompts, backend.flags
         self.compile_s = 0.0
         self.num_forwards = self.num_eager = 0
         self._programs: dict[tuple[object, ...], Program] = {}

@@ -27,11 +27,13 @@ class Backend(Protocol):
 
     Attributes:
         name: "compile" or "cuda_graph".
+        flags: how torch.compile is called, for the records; None where it is not.
         prompts: how prompts run, "eager" or `name`.
         any_length: whether one program can serve texts of any length.
     """
 
     name: str
+    flags: str | None
     prompts: str
     any_length: bool
 
@@ -63,6 +65,8 @@ class Inductor:
             "guard_filter_fn": lambda guards: [False] * len(guards),
             "cpp_wrapper": device.type == "cpu",  # kernels are called from C++ and not from Python
         }
+        told = {"fullgraph": True, "dynamic": False, "guards": False, "cpp_wrapper": device.type == "cpu"}
+        self.flags: str | None = " ".join(f"{name}={value}" for name, value in told.items())
 
     def new_state(self, make: Callable[[], State], key: tuple[object, ...]) -> State:
         return make()
@@ -121,6 +125,7 @@ class CudaGraphs:
     """
 
     name, prompts, any_length = "cuda_graph", "eager", False
+    flags: str | None = None
 
     def __init__(self, graph: Callable[[], Graph] = CudaGraph) -> None:
         self.graph = graph
