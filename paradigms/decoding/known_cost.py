@@ -29,7 +29,7 @@ from paradigms.work import BatchShape, ForwardShape
 KINDS = ("cpu_time", "arithmetic", "memory")
 _VECTOR_LEN = 4096  # float32: 16 KB
 _MEMORY_BYTES, _READ_BYTES = 64 * 2**20, 2**20
-_SLICE_S = 0.02  # of calibration: short, so that some slices are undisturbed
+_SLICE_S = 0.02  # of calibration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,8 @@ def operation(kind: str) -> Callable[[], object]:
 
 
 def seconds_an_operation(kind: str, *, for_s: float) -> float:
-    """Time of one operation: the median over slices of 20 ms.
+    """Time of one operation: the median over slices of 20 ms, by this thread's clock, which waiting for a core does not
+    move.
 
     Args:
         for_s: how long to try.
@@ -140,8 +141,8 @@ def seconds_an_operation(kind: str, *, for_s: float) -> float:
         operate, slices_s = operation(kind), []
         end = time.perf_counter() + for_s
         while time.perf_counter() < end or not slices_s:
-            count, start = 0, time.perf_counter()
-            while (now := time.perf_counter()) < start + _SLICE_S:
+            count, start = 0, time.thread_time()
+            while (now := time.thread_time()) < start + _SLICE_S:
                 for _ in range(16):
                     operate()
                 count += 16
