@@ -150,6 +150,10 @@ def explain(error: BaseException) -> str:
         if isinstance(parent, DictConfig) and cause.key is not None and cause.key not in parent:
             if cause.full_key == "model.path":
                 return "model.path is for models of others: add model=pretrained (native) or model=transformers"
+            if (cause.full_key or "").startswith("hydra.launcher."):
+                return (
+                    f"{cause.full_key} is no setting of this launcher; add the launch=... that has it, for all sweeps"
+                )
             allowed = sorted(str(key) for key in parent if not str(key).startswith("_"))
             return f"{cause.full_key} is unknown ({suggest(str(cause.key), allowed)})"
         return f"{cause.full_key or ''}: {_first_line(cause)}".lstrip(": ")

@@ -256,7 +256,8 @@ def one_line(error: BaseException) -> str:
     """Type and first line of an exception; the message alone where a person is spoken to (ValueError, OSError)."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    first = next(iter(str(error).strip().splitlines()), "")
+    lines = str(error).strip().splitlines() or [""]
+    first = lines[-1 if lines[0].startswith("Traceback") else 0]  # a launcher's error may hold that of a job
     return first if first and type(error) is ValueError else f"{type(error).__name__}: {first}".rstrip(": ")
 
 

@@ -37,7 +37,11 @@ class Running:
 
     def finish(self, timeout_s: float = 120.0) -> tuple[int, str]:
         """Exit code, and what it said."""
-        code = self.process.wait(timeout_s)
+        try:
+            code = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            raise
         return code, self.out.read_text()
 
     def wait_for(self, happens: Callable[[], bool], timeout_s: float = 120.0) -> bool:
