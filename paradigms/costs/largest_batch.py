@@ -10,7 +10,7 @@ from paradigms.costs.prediction import DeviceModel, peak_bytes
 from paradigms.models.config import ModelConfig
 from paradigms.work import BatchShape, ForwardShape
 
-MOST = 1 << 20  # rows; nobody asks for more
+MOST = 1 << 16  # rows; nobody asks for more
 _SIZES = ("rows", "tokens", "seen", "kept", "written", "logits")
 
 

@@ -110,9 +110,10 @@ def text(forecasts: Sequence[Forecast]) -> str:
     return printed(heads, lines, notes)
 
 
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     "cell", "device", "dtype", "execution", "batch_size", "prompt_len", "output_len", "ttft_s", "tpot_s", "e2e_s",
-    "e2e_low_s", "e2e_high_s", "spread", "nfe", "state_bytes", "peak_bytes", "memory_bytes", "largest_batch", "bound_by",
+    "e2e_low_s", "e2e_high_s", "spread", "nfe", "state_bytes", "peak_bytes", "memory_bytes", "largest_batch",
+    "bound_by",
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """The largest batch that fits, against trying every batch over every forward."""
 
 from dataclasses import dataclass, replace
+from math import comb
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from paradigms.costs.largest_batch import MOST, largest, largest_batch
 from paradigms.costs.prediction import peak_bytes
 from paradigms.decoding.autoregressive import Autoregressive
+from paradigms.decoding.diffusion.plan import _numbers_of_rows
 from paradigms.models.config import ModelConfig
 from paradigms.work import BatchShape, ForwardShape
 
@@ -65,3 +67,18 @@ def test_only_shapes_that_nothing_exceeds_are_looked_at():
     assert max(shape.seen for shape in kept) == max(shape.seen for shape in shapes)
     same = ForwardShape(phase="decode", rows=1, tokens=1, seen=3, logits=1)
     assert largest([same, same]) == [same]
+
+
+@pytest.mark.parametrize("working", [0.003, 0.4, 0.98])
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_rows_that_take_part_are_binomial(rows, working):
+    found = dict(_numbers_of_rows(rows, working))
+    for number in range(1, rows + 1):
+        chance = comb(rows, number) * working**number * (1 - working) ** (rows - number)
+        assert found.get(number, 0.0) == pytest.approx(chance, rel=1e-9, abs=1e-9)
+
+
+def test_rows_that_take_part_of_thousands():
+    found = dict(_numbers_of_rows(60_000, 0.25))
+    assert sum(found.values()) == pytest.approx(1, abs=1e-6)
+    assert sum(number * chance for number, chance in found.items()) == pytest.approx(15_000, rel=1e-6)

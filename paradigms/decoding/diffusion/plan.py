@@ -7,7 +7,7 @@ whose mean is no whole number as the two whole ones beside it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import comb, floor
+from math import exp, floor, lgamma, log, log1p, sqrt
 
 from paradigms.decoding.diffusion.contract import Cache, Look, Sampler, Stretch
 from paradigms.decoding.pace import NEGLIGIBLE
@@ -71,8 +71,17 @@ def forwards_of(
 
 def _numbers_of_rows(rows: int, working: float) -> Iterator[tuple[int, float]]:
     """How many of the rows may take part, and how likely that is."""
-    for number in range(rows, 0, -1):
-        chance = comb(rows, number) * working**number * (1 - working) ** (rows - number)
+    if working >= 1:
+        yield rows, 1.0
+        return
+    if working <= 0:
+        return
+    mean, reach = rows * working, 25 + 8 * sqrt(rows * working * (1 - working))  # beyond, chances are negligible
+    for number in range(min(rows, floor(mean + reach)), max(0, floor(mean - reach)), -1):
+        ways = (
+            lgamma(rows + 1) - lgamma(number + 1) - lgamma(rows - number + 1)
+        )  # of thousands of rows too many to count
+        chance = exp(ways + number * log(working) + (rows - number) * log1p(-working))
         if chance > NEGLIGIBLE:
             yield number, chance
 
