@@ -15,7 +15,7 @@ import numpy as np
 
 from paradigms.costs import decoder_cells, layer_cells
 from paradigms.costs.fitting import Law
-from paradigms.costs.layer_laws import BANDWIDTH, COMPUTE, ENDS, Laws, fit_laws
+from paradigms.costs.layer_laws import BANDWIDTH, COMPUTE, ENDS, Laws, fit_laws, smoothed
 from paradigms.costs.prediction import ITEMSIZE
 from paradigms.measure.calibration import Calibration
 from paradigms.models.config import ModelConfig
@@ -52,12 +52,12 @@ class CalibratedDevice:
     def __init__(self, calibration: Calibration, *, memory_bytes: int) -> None:
         if not calibration.layers or not calibration.decoders:
             raise ValueError(f"the calibration of {calibration.device_name} has no layers or decoders; run {CALIBRATE}")
-        self.calibration, self.memory_bytes = calibration, memory_bytes
+        self.calibration, self.memory_bytes = smoothed(calibration), memory_bytes
         self.name = f"{calibration.device_name}, {calibration.threads} thread{'s' * (calibration.threads > 1)}"
         self.dtype: str = calibration.layers["dtype"]
         self.execution: str = calibration.layers["execution"]
         cells = layer_cells.from_json(calibration.layers)
-        self.laws: Laws = fit_laws(cells, calibration, dtype=self.dtype, itemsize=ITEMSIZE[self.dtype])
+        self.laws: Laws = fit_laws(cells, self.calibration, dtype=self.dtype, itemsize=ITEMSIZE[self.dtype])
         self._decoder_cells = decoder_cells.from_json(calibration.decoders)
         self.decoder_laws, self._decoders_of = decoder_cells.fit_decoders(self._decoder_cells)
         self._parts = cache(self._parts_of)

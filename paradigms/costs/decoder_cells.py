@@ -1,9 +1,10 @@
-"""Times decoders over a model that costs nothing: what they take themselves, draws, ranking and bookkeeping.
+"""Times what decoders take themselves: draws, ranking and bookkeeping beside the forwards.
 
-The decoders are the real ones, driven through `decode`; the model answers every forward with logits that lie ready. So
-a cell is a whole text, and its features are sums over the forwards that `Decoder.forwards` plans. Of a cell:
+The decoders are the real ones, driven through `decode`, over a small real model whose own time is taken out: what runs
+between two forwards finds other code and numbers in the caches than its own. A cell is a whole text, and its features
+are sums over the forwards that `Decoder.forwards` plans. Of a cell:
 
-    overhead    one a forward
+    overhead    one a forward, and one more by the way that a token is drawn (`drawn calls`)
     begun       one a text, with `asked`, its positions of all rows: prompts, random numbers, states
     drawn       logits that are turned into probabilities and tokens: positions x vocabulary; likewise `greedy`, where
                 the largest is taken, and `top_k`, `top_p`, where they are restricted before
@@ -14,8 +15,9 @@ a cell is a whole text, and its features are sums over the forwards that `Decode
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -30,6 +32,7 @@ from paradigms.decoding.diffusion.decoder import MaskedDiffusion
 from paradigms.measure.clock import Clock
 from paradigms.models.config import ModelConfig
 from paradigms.models.stack import Model
+from paradigms.models.state import State
 from paradigms.paradigm import Request
 from paradigms.work import BatchShape, ForwardShape
 
@@ -139,28 +142,28 @@ def _steps(sampler: str) -> dict[str, Any]:
 # ---------------------------------------------------------------- timing
 
 
-class FreeModel(Model):
-    """Answers every forward with logits that lie ready.
+class TimedOut(Model):
+    """A model that keeps the stamps of its own work, so that it can be taken out."""
 
-    Args:
-        most_logits: rows of logits that are asked for at once, at most.
-    """
-
-    def __init__(self, config: ModelConfig, most_logits: int, device: torch.device) -> None:
+    def __init__(self, config: ModelConfig, clock: Clock) -> None:
         super().__init__(config)
-        self.to(device).eval().requires_grad_(False)
-        generator = torch.Generator().manual_seed(0)
-        self.bank_MV = torch.randn(most_logits, config.vocab_size, generator=generator).to(device)
+        self.clock = clock
+        self.stamps: list[Any] = []
 
-    def forward(self, tokens_BT: Tensor, state: Any = None, *, num_tokens: Any = None, **how: Any) -> Tensor:
-        """The last column's, [B, 1, V]."""
-        if state is not None:
-            state.advance(num_tokens or [tokens_BT.shape[1]] * tokens_BT.shape[0])
-        return self.bank_MV[: tokens_BT.shape[0], None]
+    def forward(self, *args: Any, **how: Any) -> Tensor:
+        return self._stamped(super().forward, *args, **how)
 
-    def logits_where(self, tokens_BT: Tensor, wanted_BT: Tensor, state: Any = None, **how: Any) -> Tensor:
-        """As many as are wanted, [M, V]."""
-        return self.bank_MV[: len(tokens_BT[wanted_BT])]
+    def logits_where(self, *args: Any, **how: Any) -> Tensor:
+        return self._stamped(super().logits_where, *args, **how)
+
+    def new_state(self, *args: Any, **how: Any) -> State:
+        return self._stamped(super().new_state, *args, **how)
+
+    def _stamped(self, work: Callable[..., Any], *args: Any, **how: Any) -> Any:
+        self.stamps.append(self.clock.mark())
+        found = work(*args, **how)
+        self.stamps.append(self.clock.mark())
+        return found
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,7 @@ def time_decoders(
     cells: Sequence[DecoderCell], *, clock: Clock, device: torch.device, visits: int = VISITS, seed: int = 0
 ) -> list[DecoderCell]:
     """The same cells, timed, each once a visit after a visit that does not count."""
-    runs = [_run(cell, device) for cell in cells]
+    runs = [_run(cell, clock, device) for cell in cells]
     found: list[list[float]] = [[] for _ in cells]
     events = [0] * len(cells)
     for visit in range(visits + 1):
@@ -187,11 +190,12 @@ def time_decoders(
         for index in order:
             decoder, model, requests, vocabulary = runs[index]
             clock.synchronize()
-            stamps = [clock.mark()]
+            model.stamps = [clock.mark()]
             events[index] = sum(bool(event.forwards) for event in decoder.decode(model, requests, vocabulary))
-            stamps.append(clock.mark())
+            model.stamps.append(clock.mark())
             if visit:
-                found[index].append(clock.read(stamps)[1])
+                read_s = clock.read(model.stamps)
+                found[index].append(sum(end - start for start, end in list(pairwise(read_s))[::2]))
     return [
         replace(
             cell,
@@ -202,23 +206,23 @@ def time_decoders(
     ]
 
 
-def _run(cell: DecoderCell, device: torch.device) -> tuple[Any, FreeModel, list[Request], _Vocabulary]:
+def _run(cell: DecoderCell, clock: Clock, device: torch.device) -> tuple[Any, TimedOut, list[Request], _Vocabulary]:
     decoder, batch = build(cell.decoder), cell.batch
-    free = FreeModel(model_of(cell), batch.rows * batch.output_len, device)
+    model = TimedOut(model_of(cell), clock).to(device).eval().requires_grad_(False)
     prompt = tuple(3 + place % (cell.vocab_size - 3) for place in range(batch.prompt_len))
     requests = [
         Request(id=str(row), prompt=prompt, max_new_tokens=batch.output_len, seed=row) for row in range(batch.rows)
     ]
-    return decoder, free, requests, _Vocabulary(cell.vocab_size)
+    return decoder, model, requests, _Vocabulary(cell.vocab_size)
 
 
 def model_of(cell: DecoderCell) -> ModelConfig:
-    """What the free model says it is: as little as a decoder will drive."""
+    """As little as a decoder will drive, with layers that keep keys and values."""
     causal = cell.decoder["_target_"].endswith(".Autoregressive")
     return ModelConfig(
         vocab_size=cell.vocab_size,
-        d_model=8,
-        block="F",
+        d_model=64,
+        block="AF",
         num_blocks=1,
         causal=causal,
         noise=None if causal else "absorbing",
@@ -235,6 +239,7 @@ def decoder_features(decoder: Any, vocab_size: int, shape: ForwardShape, batch: 
         begins = shape.phase == "prefill"
         return {
             "overhead": 1.0,
+            f"{draws_of(decoder)} calls": 1.0,
             draws_of(decoder): shape.logits * vocab_size,
             "canvas": shape.rows * shape.seen if decoder.cache == "none" else 0.0,
             "begun": float(begins),
@@ -243,6 +248,7 @@ def decoder_features(decoder: Any, vocab_size: int, shape: ForwardShape, batch: 
     width = batch.output_len if decoder.block_len is None else min(decoder.block_len, batch.output_len)
     return {
         "overhead": 1.0,
+        f"{draws_of(decoder)} calls": 1.0,
         draws_of(decoder): shape.logits * vocab_size,
         "canvas": batch.rows * (batch.prompt_len + batch.output_len),
         "block": shape.rows * width,

@@ -19,17 +19,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from paradigms.decoding.sampling import Sampling
 from paradigms.measure.clock import Clock, clock_for
 from paradigms.models import one_token
 from paradigms.models.config import LAYERS, ModelConfig
 from paradigms.models.stack import Model
-from paradigms.models.state import State
 from paradigms.work import ForwardShape
 
 VISITS, MOST_VISITS = 3, 8
@@ -329,7 +328,7 @@ def _made(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Mode
 
 
 def visit_s(call: Callable[[], Any], after: Callable[[], Any], clock: Clock) -> float:
-    """Median seconds of some calls, each followed by `after`, whose time does not count."""
+    """Typical seconds of some calls, each followed by `after`, whose time does not count."""
     call()  # caches, plans, allocations
     after()
     tries_s: list[float] = []
@@ -344,34 +343,47 @@ def visit_s(call: Callable[[], Any], after: Callable[[], Any], clock: Clock) -> 
             after()
         tries_s += [end - start for start, end in list(pairwise(clock.read(stamps)))[::2]]
         count = AT_ONCE
-    return median(tries_s)
+    return typical(tries_s)
+
+
+def typical(tries_s: Sequence[float]) -> float:
+    """Mean without what took more than twice the median: a text pays for small delays, not for a busy neighbour."""
+    most_s = 2 * median(tries_s)
+    return fmean(each for each in tries_s if each <= most_s)
 
 
 def _call(model: Model, shape: ForwardShape) -> tuple[Callable[[], Any], Callable[[], None]]:
-    """The forward, and what puts the state back to where it was."""
+    """The forward, and what comes between two of them: a token is drawn, as in a text, which leaves other code and
+    numbers in the caches, and the state is put back to where it was.
+    """
     B, T, device = shape.rows, shape.tokens, model.device
     ids = torch.Generator().manual_seed(1)
     tokens_BT = torch.randint(0, model.config.vocab_size, (B, T), generator=ids).to(device)
-    all_of_them = shape.logits == B * T
-    logits_at = None if all_of_them else slice(-1, None)
-    if not shape.kept:
-        keeps = shape.written > 0
+    logits_BV = torch.randn(B, model.config.vocab_size, generator=ids).to(device)
+    uniform_B = torch.rand(B, generator=ids, dtype=torch.float64).to(device)
+    logits_at = None if shape.logits == B * T else slice(-1, None)
+    sampling = Sampling()
+    state = None
+    if shape.kept:
+        state = model.new_state(B, shape.kept + T)
+        state.reserve(shape.kept + T)
+        state.advance([shape.kept] * B)
 
-        def from_nothing() -> None:
-            state = model.new_state(B, T) if keeps else None
-            model(tokens_BT, state, logits_at=logits_at)
-            if state is not None and one_token.applies(model, tokens_BT[:1, :1]) and B == 1:
-                one_token.Plan(model, state)  # what follows a prompt pays for it once
+    def from_nothing() -> None:
+        new = model.new_state(B, T) if shape.written else None
+        model(tokens_BT, new, logits_at=logits_at)
+        if new is not None and B == 1 and one_token.applies(model, tokens_BT[:, :1]):
+            one_token.Plan(model, new)  # what follows a prompt pays for it once
 
-        return from_nothing, lambda: None
-    state: State = model.new_state(B, shape.kept + T)
-    state.reserve(shape.kept + T)
-    state.advance([shape.kept] * B)
+    def behind() -> None:
+        model(tokens_BT, state, logits_at=logits_at)
 
-    def behind() -> Tensor:
-        return model(tokens_BT, state, logits_at=logits_at)
+    def between() -> None:
+        sampling.draw(logits_BV, uniform_B)
+        if state is not None:
+            state.advance([-T] * B)
 
-    return behind, lambda: state.advance([-T] * B)
+    return (from_nothing if state is None else behind), between
 
 
 # ---------------------------------------------------------------- on disk

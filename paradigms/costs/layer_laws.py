@@ -17,12 +17,12 @@ A layer's law is that of its kind and mode (`layer_cells`), the ends have one a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paradigms.costs.fitting import Features, Law, fit
 from paradigms.costs.layer_cells import LayerCell, kind_of, mode_of
-from paradigms.measure.calibration import Calibration
+from paradigms.measure.calibration import BandwidthPoint, Calibration, MatmulPoint
 from paradigms.models.config import ModelConfig
 from paradigms.models.forward_pass import ForwardPass
 from paradigms.work import ForwardShape
@@ -115,6 +115,26 @@ class Surroundings:
     def stream_s(self, num_bytes: float) -> float:
         """Seconds of bytes that are written and read back at once."""
         return num_bytes / self.calibration.bandwidth_at(num_bytes) if num_bytes else 0.0
+
+
+def smoothed(calibration: Calibration) -> Calibration:
+    """The same peaks without dips: more rows never make a product slower a row, nor a smaller working set a read."""
+
+    def at_least(point: MatmulPoint) -> float:
+        same = (point.dtype, point.k, point.n)
+        fewer = [other for other in calibration.matmul if (other.dtype, other.k, other.n) == same]
+        return max(other.flops_per_s for other in fewer if other.rows <= point.rows)
+
+    def as_larger(point: BandwidthPoint) -> float:
+        return max(
+            other.bytes_per_s for other in calibration.bandwidth if other.working_set_bytes >= point.working_set_bytes
+        )
+
+    return replace(
+        calibration,
+        matmul=tuple(replace(point, flops_per_s=at_least(point)) for point in calibration.matmul),
+        bandwidth=tuple(replace(point, bytes_per_s=as_larger(point)) for point in calibration.bandwidth),
+    )
 
 
 def layer_features(run: ForwardPass, part: Any, near: Surroundings, mode: str) -> Features:

@@ -35,6 +35,7 @@ FACTORS = {  # of every kind; each kind is slower than the one before by a part
     "gathered": 0.7,
 }
 DECODER = {"overhead": 2e-4, "drawn": 3e-9, "greedy": 1e-9, "top_k": 7e-9, "top_p": 4e-8, "canvas": 6e-8}
+DECODER |= {"drawn calls": 2e-5, "greedy calls": 1e-5, "top_k calls": 6e-5, "top_p calls": 8e-5}
 DECODER |= {"block": 1e-7, "begun": 3e-4, "asked": 2e-7}
 CACHE_S = 5e-5
 

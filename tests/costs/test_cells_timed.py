@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -33,6 +35,32 @@ def test_a_long_call_is_timed_once() -> None:
 
     assert layer_cells.visit_s(call, lambda: None, clock) == pytest.approx(0.2)
     assert len(calls) == 2
+
+
+def test_a_busy_neighbour_is_left_out() -> None:
+    assert layer_cells.typical([1.0, 1.1, 1.2, 9.0]) == pytest.approx(1.1)
+
+
+def test_visits_until_two_agree() -> None:
+    assert layer_cells.agree([1.05, 3.0, 1.0]) and not layer_cells.agree([1.2, 3.0, 1.0])
+    assert layer_cells.quickest([1.2, 3.0, 1.0]) == pytest.approx(1.1)
+    assert layer_cells.quickest([3.0]) == 3.0
+
+
+def test_the_models_time_is_taken_out() -> None:
+    """A clock that only the model moves: nothing is left for the decoder."""
+    clock = FakeClock()
+    cell = decoder_cells.decoder_cells()[0]
+    decoder, model, requests, vocabulary = decoder_cells._run(cell, clock, CPU)
+    own = model._stamped
+    model._stamped = lambda work, *args, **how: own(lambda: (clock.advance(1.0), work(*args, **how))[1])  # type: ignore
+    model.stamps = [clock.mark()]
+    for _ in decoder.decode(model, requests, vocabulary):
+        clock.advance(0.25)
+    model.stamps.append(clock.mark())
+    read_s = clock.read(model.stamps)
+    left_s = sum(end - start for start, end in list(pairwise(read_s))[::2])
+    assert left_s == pytest.approx(0.25 * cell.batch.output_len)
 
 
 def test_every_kind_of_layer_is_timed_in_every_mode() -> None:
@@ -84,7 +112,7 @@ def test_timing_visits_every_cell() -> None:
 def test_decoders_make_the_forwards_that_are_planned() -> None:
     cells = [cell for cell in decoder_cells.decoder_cells() if cell.batch.rows == 1 and cell.vocab_size == 512]
     for cell in decoder_cells.time_decoders(cells, clock=FakeClock(), device=CPU, visits=1):
-        decoder, model, requests, vocabulary = decoder_cells._run(cell, CPU)
+        decoder, model, requests, vocabulary = decoder_cells._run(cell, FakeClock(), CPU)
         with torch.inference_mode():
             events = list(decoder.decode(model, requests, vocabulary))
         planned = decoder.forwards(decoder_cells.model_of(cell), cell.batch, tokens_per_forward=cell.tokens_per_forward)
