@@ -72,10 +72,10 @@ def work_columns(
         kv_dtype: how keys and values are stored, where not as computed.
         experts_touched: phase -> distinct experts, a mean over layers and forwards, where somebody counted them.
     """
-    counted = isinstance(model, ModelConfig)
     alike: Counter[ForwardShape] = Counter()
     for shape in shapes:
         alike[replace(shape, times=1)] += shape.times  # type: ignore[assignment]  # a mean number of times too
+    counted = bool(alike) and _has_formulas(model, next(iter(alike)))
     sums: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(COLUMNS, 0))
     for shape, times in alike.items():
         phase = sums[shape.phase]
@@ -90,6 +90,17 @@ def work_columns(
         for phase, values in sums.items()
         for name, value in values.items()
     }
+
+
+def _has_formulas(model: Any, shape: ForwardShape) -> bool:
+    """Native networks do, and of those of `transformers` the ones that the native stack has too."""
+    if isinstance(model, ModelConfig):
+        return True
+    try:
+        model.counts(shape, itemsize=4)
+    except ValueError:
+        return False
+    return True
 
 
 class _Noting:
