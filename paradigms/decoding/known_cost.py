@@ -45,7 +45,7 @@ class KnownCost:
 
     kind: str
     step_s: float
-    prefill_steps: int = 4
+    prefill_steps: int = 8
     operation_s: float | None = None
     engine: ClassVar[str] = "native"
     depends_on_values: ClassVar[bool] = False

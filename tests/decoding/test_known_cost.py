@@ -74,9 +74,9 @@ def test_a_recording_recovers_the_costs(cpu_clock: Callable[[], int]) -> None:
     decoder = KnownCost(kind="cpu_time", step_s=2e-4)
     recording = record(Paradigm(decoder), make_requests(2, output_len=16), clock=Clock())
     for row in recording.rows:
-        assert row.ttft_s == pytest.approx(4 * 2e-4, rel=0.01)
+        assert row.ttft_s == pytest.approx(8 * 2e-4, rel=0.01)
         assert row.tpot_s == pytest.approx(2e-4, rel=0.01)
-        assert row.e2e_s == pytest.approx((4 + 15) * 2e-4, rel=0.01)
+        assert row.e2e_s == pytest.approx((8 + 15) * 2e-4, rel=0.01)
 
 
 def test_whole_operations_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
