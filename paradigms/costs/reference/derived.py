@@ -70,6 +70,18 @@ def eager_of_llada() -> Efficiency:
     )
 
 
+@cache
+def eager_of_gpt_fast() -> Efficiency:
+    """A second opinion on b: the share of an A100's bandwidth that gpt-fast states for bf16."""
+    stated = rows("gpt_fast_decode")[0]["achieved_gb_per_s"] * 1e9
+    return Efficiency(
+        products=eager_of_llada().products,
+        bandwidth=stated / sheet_of("a100").bytes_per_s,
+        source="gpt_fast_decode, bf16: its share of the A100's bandwidth; RTX A6000 datasheet; dense products: "
+        "llada_8b_step_time, two rows",
+    )
+
+
 def llada_ends() -> tuple[dict[str, Any], dict[str, Any]]:
     """The shortest and the longest of the long rows."""
     long = sorted((row for row in rows("llada_8b_step_time") if llada_length(row) >= LONG), key=llada_length)
