@@ -113,17 +113,20 @@ def planned_cells(arguments: Sequence[str]) -> tuple[str, list[PlannedCell]]:
     """Name and cells of the sweep that these arguments would run, composed and checked; nothing runs.
 
     Raises:
-        ValueError: impossible cells, all of them listed.
+        ValueError: bad overrides, or impossible cells, all of them listed.
     """
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
-        master = loader.load_configuration("config", list(arguments), run_mode=RunMode.MULTIRUN)
-        sweep = OmegaConf.to_container(master.sweep)
-        params = OmegaConf.to_container(master.hydra.sweeper.params) if master.hydra.sweeper.params else {}
-        assert isinstance(sweep, dict) and isinstance(params, dict)
-        grid = expand(loader, {str(key): value for key, value in params.items()}, arguments)
-        cells = plan_cells(Composer(loader, master), grid, sweep.get("exclude") or [], sweep.get("also") or [])
-        return str(sweep["name"]), cells
+    try:
+        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+            loader = GlobalHydra.instance().config_loader()
+            master = loader.load_configuration("config", list(arguments), run_mode=RunMode.MULTIRUN)
+            sweep = OmegaConf.to_container(master.sweep)
+            params = OmegaConf.to_container(master.hydra.sweeper.params) if master.hydra.sweeper.params else {}
+            assert isinstance(sweep, dict) and isinstance(params, dict)
+            grid = expand(loader, {str(key): value for key, value in params.items()}, arguments)
+            cells = plan_cells(Composer(loader, master), grid, sweep.get("exclude") or [], sweep.get("also") or [])
+            return str(sweep["name"]), cells
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(explain(error)) from error
 
 
 def explain(error: BaseException) -> str:

@@ -106,3 +106,8 @@ def test_other_sweeps_than_predicted_are_refused(tmp_path: Path) -> None:
     rows = predictions(["paradigm=ar", "sweep.name=made_up"], [])
     with pytest.raises(ValueError, match="only made_up"):
         sweep_predictions.with_measured(rows, [sweep(tmp_path / "other", {"ar": [1.0]})])
+
+
+def test_bad_overrides_are_said_in_a_line() -> None:
+    with pytest.raises(ValueError, match="paradigm=arr is unknown"):
+        predictions(["paradigm=arr"], [])
