@@ -7,6 +7,7 @@ Panels are units, since seconds and bytes share no axis; rows that nothing was m
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -113,10 +114,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = read(options.file)
         out = options.out or options.file.with_suffix(".png")
         figure(rows).savefig(out, dpi=150)
+        print(f"{sentence(rows)}: {out}", flush=True)
+    except BrokenPipeError:  # of `| head`; the figure is written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
-    print(f"{sentence(rows)}: {out}")
     return 0
 
 
