@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 import traceback
+import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
@@ -138,7 +139,8 @@ def _start(*arguments: Any) -> tuple[Any, Any]:
         ours, theirs = context.Pipe()
         process = context.Process(target=_child, args=(theirs, *arguments), daemon=False)
         try:
-            process.start()
+            with _without_main():
+                process.start()
         except (EOFError, ConnectionError):
             ours.close()
             if is_last:
@@ -149,6 +151,19 @@ def _start(*arguments: Any) -> tuple[Any, Any]:
         finally:
             theirs.close()
     raise AssertionError
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Keep multiprocessing from running the main module again in every child, which nobody needs: that of a launcher's
+    worker takes a second.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _end(process: Any) -> None:
