@@ -118,8 +118,13 @@ class AttentionConfig(LayerConfig):
         qkv, qk = (H + 2 * K) * D, (H + K) * D
         project = qkv + (self.qk_norm + 3 * (self.rope_theta is not None)) * qk
         read = 2 * H * D + run.d_model + (qk if run.has_state else qkv + qk)
-        back = 2 * K * D * self.looked(run).slots if run.kv_dtype is not None else 0
-        return run.itemsize * max(run.positions * project, run.positions * read + back)
+        beside = run.mask_bytes + run.itemsize * self.copied(run)
+        return max(run.itemsize * run.positions * project, run.itemsize * run.positions * read + beside)
+
+    def copied(self, run: ForwardPass) -> int:
+        """Numbers of keys and values that are copied for attention to read: out of 8 bits."""
+        quantised = run.kv_dtype is not None and run.has_state
+        return quantised * 2 * self.kv_heads * self.head_width(run.d_model) * self.looked(run).slots
 
     def rotary(self, d_model: int) -> Rotary | None:
         if self.rope_theta is None:

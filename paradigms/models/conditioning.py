@@ -72,6 +72,11 @@ class ConditioningConfig:
         made = numbers(run.d_model, len(run.model.layers))
         return 2 * run.rows * self.width * (self.frequency_dim + self.width + made)
 
+    def activation_bytes(self, run: ForwardPass) -> int:
+        """Of the modulations, which live as long as the forward."""
+        rows = run.rows if self.reads_time else 1
+        return rows * numbers(run.d_model, len(run.model.layers)) * run.itemsize
+
     def other_flops(self, run: ForwardPass) -> int:
         """sigma, the frequencies, sines and cosines, biases and SiLU of two layers; of every token a scale, a shift and
         a gate.

@@ -117,16 +117,22 @@ def count(
 
 
 def activation_bytes(config: ModelConfig, shape: ForwardShape, *, itemsize: int, kv_dtype: str | None = None) -> int:
-    """Bytes of what lives beside weights and state at the widest moment of a forward, logits included.
+    """Bytes of what lives beside weights and state at the widest moment of a forward without gradients, logits
+    included.
 
-    In every layer the residual stream, the embedding that some layers read again, and the normed input; or the logits.
-    Attention is taken to keep no scores, as torch's fused kernels do not.
+    In a layer: the residual stream, the embedding that some layers read again, the normed input, and what the mixer
+    keeps; at the end: the stream, its norm, and the logits. Attention is taken to keep no scores, as torch's fused
+    kernels do not, and what layers derive of their weights once is left out. Tests hold it against the tensors that
+    live: see tests/models/test_activation_bytes.py for how close it comes to which kind of layer.
     """
     run = ForwardPass(model=config, shape=shape, itemsize=itemsize, kv_dtype=kv_dtype)
     stream = run.positions * config.d_model * itemsize
-    widest = max(part.activation_bytes(run) for part in config.block_parts)
-    head = round(shape.logits * (config.d_model + (1 + config.head_bias) * config.vocab_size)) * itemsize
-    return max(3 * stream + widest, 5 * stream, 2 * stream + head)
+    told, beside = 0, 3
+    if config.conditioning is not None:
+        told, beside = config.conditioning.activation_bytes(run), 4  # the normed input before and after its shift
+    widest = max((beside - part.reads_stream) * stream + part.activation_bytes(run) for part in config.block_parts)
+    head = shape.logits * (config.d_model + (1 + config.head_bias) * config.vocab_size) * itemsize
+    return max(told + widest, 2 * told, (2 + config.shift_logits) * stream + round(head))
 
 
 def _layers(run: ForwardPass, name: str) -> int:

@@ -98,6 +98,12 @@ class ForwardPass:
         ends = ((min((first // block + 1) * block, seen), first) for first in _block_starts(start, seen, block))
         return self.rows * sum((end - first) * end for end, first in ends)
 
+    @property
+    def mask_bytes(self) -> int:
+        """Bytes of the mask of a forward that needs one, and of the numbers that torch's attention makes of it."""
+        masked = self.visible_pairs < self.pairs and (self.start > 0 or not self.model.causal)
+        return self.tokens * self.seen * (1 + self.itemsize) * masked
+
 
 def below_diagonal(start: int, stop: int, window: int | None = None) -> int:
     """Pairs that a causal mask lets through, of tokens at positions `start` to `stop` - 1; each sees itself and all

@@ -145,17 +145,22 @@ class LatentAttentionConfig(LayerConfig):
         return run.positions * token + self.num_heads * weights
 
     def activation_bytes(self, run: ForwardPass) -> int:
-        """While attention reads."""
-        H, P, C = self.num_heads, self.rope_dim, self.kv_rank
-        queries = H * self.key_dim
-        token = (self.q_rank or queries) + P + C + queries + H * P + C + P
+        """While attention reads: scores where it is computed by plain products, else all heads' keys and values."""
+        H, P, C, D = self.num_heads, self.rope_dim, self.kv_rank, self.key_dim
+        token = (self.q_rank or H * D) + (2 * H + 1) * P + C + (self.q_rank is not None) * H * (D + P)
+        seen = run.rows * run.seen
+        looks = run.has_state and not run.shape.written and self.form != "expanded"
+        copied = (C + P) * (seen if looks else 0 if run.has_state else run.positions)
+        scores = H * run.pairs * (3 + (run.mask_bytes > 0))
         if self._is_absorbed(run):
-            wide = 2 * H * (2 * C + P) * run.positions + 2 * H * run.pairs
+            wide = H * (2 * C + P) * run.positions + scores
         else:
-            slots = run.rows * run.seen
-            wide = slots * H * (2 * self.nope_dim + P + 2 * self.value_dim) + 2 * queries * run.positions
-            wide += 2 * H * run.pairs if run.tokens == 1 else 0
-        return run.itemsize * (token * run.positions + wide)
+            expanded = run.positions if self.form == "expanded" or not run.has_state else seen
+            kept = self.form == "expanded" and run.has_state
+            width, padding = self._score_width(run)
+            wide = (0 if kept else expanded * H * (self.nope_dim + self.value_dim + D)) + H * D * run.positions
+            wide += scores if run.tokens == 1 else H * (width - D) * run.positions + (padding > 0) * H * D * seen
+        return run.itemsize * (token * run.positions + copied + wide) + run.mask_bytes
 
     def build(self, model: ModelConfig, shared: nn.ModuleDict) -> LatentAttention:
         return LatentAttention(self, model)

@@ -115,11 +115,20 @@ class MambaConfig(LayerConfig):
         return run.positions * (inner * channel + norms + biases)
 
     def activation_bytes(self, run: ForwardPass) -> int:
-        """While the scan goes through its first chunk."""
-        inner, states = self.inner(run.d_model), self.d_state
-        wide = max(run.itemsize, 4)
-        chunk = run.rows * (2 * min(self.chunk_len, run.tokens) + 1) * states * inner
-        return run.positions * inner * (3 * run.itemsize + 4 * wide) + chunk * wide
+        """While the scan goes through a chunk, or the convolution over all tokens; a step has a chunk of one token."""
+        inner, states, wide = self.inner(run.d_model), self.d_state, max(run.itemsize, 4)
+        conv = 5 * inner * run.itemsize
+        selected = 3 * inner + self.rank(run.d_model) + 2 * states  # x and z; behind the convolution; what dt is of
+        kept = selected * run.itemsize + inner * wide
+        if run.is_step:
+            step = kept + (states + 1) * inner * wide
+            return run.rows * max(step, (2 + 2 * self.d_conv + 1) * inner * run.itemsize)
+        length, chunks = operations.chunks_of(run.tokens, self.chunk_len)
+        along = 2 * inner if run.rows == 1 else 3 * inner + 2 * states * self.num_groups  # dt x, y; turned around
+        said = inner * (self.num_groups - 1)  # of the groups before
+        chunk = (2 * length + min(chunks, 2) + (not run.has_state)) * states * inner
+        scan = (run.positions * (along + said) + run.rows * chunk) * wide // self.num_groups
+        return max(run.positions * kept + scan, run.positions * conv)
 
     def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
         """The last d_conv - 1 inputs of the convolution and d_state numbers a channel whatever the length, the latter

@@ -130,15 +130,14 @@ class Mamba2Config(LayerConfig):
         return run.positions * token + run.rows * scan
 
     def activation_bytes(self, run: ForwardPass) -> int:
-        """While the chunks are computed."""
-        inner, heads, states = self.inner(run.d_model), self.num_heads(run.d_model), self.d_state
-        projected, wide = inner + self.conv_dim(run.d_model) + heads, max(run.itemsize, 4)
+        """While the chunks are computed, or the convolution; a step's is over d_conv tokens."""
+        inner, conv, heads = self.inner(run.d_model), self.conv_dim(run.d_model), self.num_heads(run.d_model)
+        projected, wide = inner + conv + heads, max(run.itemsize, 4)
         if run.is_step:
-            return run.rows * (projected + 4 * inner) * wide
-        length, chunks = operations.chunks_of(run.tokens, self.chunk_len)
-        padded = length * chunks
-        scan = padded * (heads * 3 * length + 4 * inner) + 2 * chunks * inner * states
-        return run.rows * (run.tokens * (projected + self.conv_dim(run.d_model)) * run.itemsize + scan * wide)
+            return run.rows * run.itemsize * max(projected + (2 * self.d_conv + 2) * conv, projected + 4 * inner)
+        scan = operations.chunked_numbers(**self._products(run), heads=heads, has_state=run.has_state)
+        scanned = run.positions * (projected + conv) * run.itemsize + run.rows * scan * wide
+        return max(scanned, run.positions * (projected + 3 * conv) * run.itemsize)
 
     def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
         """The last d_conv - 1 inputs of the convolution and heads x head_dim x d_state numbers whatever the length, the

@@ -143,15 +143,15 @@ class Mamba3Config(LayerConfig):
         return run.positions * token + run.rows * (whole + first + scan)
 
     def activation_bytes(self, run: ForwardPass) -> int:
-        """While the chunks are computed."""
-        inner, heads, states = self.inner(run.d_model), self.num_heads(run.d_model), self.d_state
+        """While the chunks are computed, beside B and C of every head; in a step, while these are turned."""
+        inner, heads = self.inner(run.d_model), self.num_heads(run.d_model)
         projected, wide = inner + sum(self.columns(run.d_model)), max(run.itemsize, 4)
+        turned = heads * (2 * self.d_state + 3 * self.num_angles + 3)
         if run.is_step:
-            return run.rows * (projected + 4 * inner + 4 * heads * states) * wide
-        length, chunks = operations.chunks_of(run.tokens, self.chunk_len)
-        padded = length * chunks
-        scan = padded * (heads * 3 * length + 4 * inner + 4 * heads * states) + 2 * chunks * inner * states
-        return run.rows * (run.tokens * projected * run.itemsize + scan * wide)
+            return run.rows * (projected * run.itemsize + (turned + 3 * inner + heads * self.d_state) * wide)
+        scan = operations.chunked_numbers(**self._products(run), heads=heads, has_state=run.has_state)
+        scan += run.has_state * inner * self.d_state  # with the rest of the last token in it
+        return run.positions * (projected * run.itemsize + turned * wide) + run.rows * scan * wide
 
     def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
         """heads x head_dim x d_state numbers and heads x angles, in at least float32; x and the turned B of the last

@@ -88,6 +88,23 @@ def chunked_hidden(*, tokens: int, chunk_len: int, shared: int, inner: int, stat
     return 2 * (chunks * length * length - seen) * (shared + inner) + 4 * padding * inner * states
 
 
+def chunked_numbers(
+    *, tokens: int, chunk_len: int, heads: int, shared: int, inner: int, states: int, has_state: bool
+) -> int:
+    """Numbers that live at its widest moment, for one row: while the weights within chunks are made, while the answers
+    of the chunks' starts are, or while these are added.
+    """
+    length, chunks = chunks_of(tokens, chunk_len)
+    padded = chunks * length
+    state = inner * states
+    padding = padded * (2 * shared + heads) if padded > tokens else 0
+    weights = 3 * heads * length + shared // states * length
+    starts = (2 * chunks + (not has_state)) * state  # what each chunk adds, and starts from
+    answers = padded * (2 * heads * length + 2 * inner + heads * states + 2 * heads) + starts + chunks * state
+    added = padded * (2 * heads * length + 4 * inner + 3 * heads) + starts
+    return padding + padded * (inner + 2 * heads) + max(padded * weights, answers, added)
+
+
 def chunks_of(tokens: int, chunk_len: int) -> tuple[int, int]:
     """Tokens of a chunk, and chunks."""
     length = min(chunk_len, tokens)

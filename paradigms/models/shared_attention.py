@@ -114,12 +114,13 @@ class SharedAttentionConfig(LayerConfig):
         return run.positions * token + weights + kept + self.mamba.other_flops(run)
 
     def activation_bytes(self, run: ForwardPass) -> int:
-        """While attention reads, the feed-forward computes, or Mamba does."""
-        heads, head_dim = self.num_heads, self.head_width(run.d_model)
-        read = 2 * run.d_model + (3 * heads + 2 * self.kv_heads) * head_dim + run.d_model
-        computed = max(read, 4 * self.width + run.d_model)
-        mamba = self.mamba.activation_bytes(run) + 3 * run.itemsize * run.positions * run.d_model
-        return max(run.itemsize * run.positions * computed, mamba)
+        """While the feed-forward computes, all before it still at hand; or Mamba, beside what was added for it."""
+        heads, kv_heads, head_dim = self.num_heads, self.kv_heads, self.head_width(run.d_model)
+        block = 3 * run.d_model + 2 * (heads + kv_heads) * head_dim + 4 * self.width
+        quantised = run.kv_dtype is not None and run.has_state
+        read = quantised * 2 * kv_heads * head_dim * run.rows * run.seen + run.positions * block
+        mamba = self.mamba.activation_bytes(run) + 2 * run.itemsize * run.positions * run.d_model
+        return max(run.itemsize * read, mamba)
 
     def state_bytes(self, d_model: int, *, length: int, itemsize: int, kv_dtype: str | None = None) -> int:
         """Keys and values of one place, and the state of its Mamba layer, of one row."""

@@ -73,6 +73,19 @@ class SlidingAttentionConfig(AttentionConfig):
         """Whether every slot of the ring is read and written."""
         return run.start > 0 and not run.is_step
 
+    def copied(self, run: ForwardPass) -> int:
+        """As attention; blocks, of queries too, or the ring beside the new ones and what it then takes of both."""
+        slot = 2 * self.kv_heads * self.head_width(run.d_model)
+        looked, copied = self.looked(run), super().copied(run)
+        if self._replaces(run) and run.kv_dtype is None:
+            copied += slot * looked.slots
+        if self._replaces(run) and run.shape.written:
+            places = 8 // run.itemsize * slot // 2  # int64, of keys or values at a time
+            return copied + (places + slot // 2) * run.rows * self._slots(run)
+        if looked.pairs == 2 * self.window * looked.queries and not run.start:  # in blocks
+            return copied + (2 * slot + self.num_heads * self.head_width(run.d_model)) * looked.queries
+        return copied
+
     def state_read_bytes(self, run: ForwardPass) -> int:
         if self._replaces(run) and run.has_state:
             return self._bytes_of_state(run, self._slots(run))

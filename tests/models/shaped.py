@@ -73,8 +73,15 @@ def forwards(model: Model, rows: int, pieces: Sequence[int], *, kv_dtype: str | 
 
     def forward(length: int, num_logits: int, *, seen: int, kept: int = 0, written: int = 0, **how: Any) -> Forward:
         text, last = tokens(length), slice(-num_logits, None)
-        sizes = {"rows": rows, "tokens": length, "logits": rows * num_logits}
-        shape = ForwardShape(phase="decode", seen=seen, kept=kept, written=written, **sizes)
+        shape = ForwardShape(
+            phase="decode",
+            rows=rows,
+            tokens=length,
+            seen=seen,
+            kept=kept,
+            written=written,
+            logits=rows * num_logits,
+        )
         return Forward(lambda: model(text, logits_at=last, **told, **how), shape)
 
     yield forward(pieces[0], 1, seen=pieces[0])
