@@ -112,6 +112,7 @@ def trial(kind: str, conf: Path, disk: Path, seed: int, num_cells: int) -> None:
     code, out = running.finish()
     running.assert_all_end()
     kept = finished(folder)
+    print(f"{kind}: {len(kept)} of {3 * num_cells} units were kept", flush=True)
     if kind == "disk":
         assert code in (1, 2) and "No space left" in out.replace("no space", "No space"), out
         filler.unlink()

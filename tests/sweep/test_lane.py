@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +21,8 @@ from standin import cell_config, lane_plan
 
 from paradigms.lane import LaneSummary, run_lane
 from paradigms.plan import Plan, order_units
-from paradigms.records import RecordWriter, canonical_json, read_table
+from paradigms.progress import TimeLeft
+from paradigms.records import RecordWriter, canonical_json, drop_unfinished, read_table
 
 
 class Said:
@@ -115,6 +118,71 @@ def test_other_code_machine_or_factor_is_another_unit(tmp_path: Path) -> None:
     assert run_lane(plan, Said(), code="other", machine="m1").measured == 1
     assert run_lane(plan, Said(), code="c0de", machine="m2").measured == 1
     assert run(lane_plan(tmp_path, [cell_config("ar", 9)], rounds=1)).measured == 1
+
+
+def test_folders_of_two_machines_merge_by_copying_their_shards(tmp_path: Path) -> None:
+    """Units keep their machine's key, so nothing collides, and each machine finds its own ones finished."""
+    configs = [cell_config("ar", 8), cell_config("ssm", 8)]
+    folders = {machine: tmp_path / machine for machine in ("m1", "m2")}
+    for machine, folder in folders.items():
+        assert run_lane(lane_plan(folder, configs), Said(), code="c0de", machine=machine).measured == 4
+    merged = tmp_path / "merged"
+    for folder in folders.values():
+        shutil.copytree(folder / "records", merged / "records", dirs_exist_ok=True)
+    keys = {machine: {record["key"] for record in runs(folder)} for machine, folder in folders.items()}
+    records = runs(merged)
+    assert {record["key"] for record in records} == keys["m1"] | keys["m2"] and len(records) == 8
+    assert Counter(record["machine_id"] for record in records) == {"m1": 4, "m2": 4}
+    assert Counter(request["key"] for request in read_table(merged, "requests")) == dict.fromkeys(
+        keys["m1"] | keys["m2"], 1
+    )
+    assert drop_unfinished(merged) == 0
+    for machine in folders:
+        assert run_lane(lane_plan(merged, configs), Said(), code="c0de", machine=machine).reused == 4
+
+
+def test_what_a_crash_left_at_the_end_of_shards_is_cut_off(tmp_path: Path) -> None:
+    run(lane_plan(tmp_path, [cell_config("ar")]))
+    records = tmp_path / "records"
+    (runs_path,), (requests_path,) = records.glob("runs-*"), records.glob("requests-*")
+    before = {path: path.read_bytes() for path in (runs_path, requests_path)}
+    assert drop_unfinished(tmp_path) == 0
+    orphan = canonical_json({"key": "never committed", "repeat": 0}).encode()
+    runs_path.write_bytes(before[runs_path] + b'{"key": "hal')
+    requests_path.write_bytes(before[requests_path] + orphan + b"\n" + orphan + b"\n" + orphan[:-7])
+    (records / "samples-other.jsonl").write_bytes(orphan + b"\n")
+    assert drop_unfinished(tmp_path) == 1 + 3 + 1
+    assert {path: path.read_bytes() for path in before} == before
+    assert (records / "samples-other.jsonl").read_bytes() == b""
+    assert drop_unfinished(tmp_path) == 0
+
+
+def test_time_left_adds_up() -> None:
+    chance = random.Random(0)
+    cells = [chance.randrange(5) for _ in range(60)]
+    left, waiting = TimeLeft(cells), list(cells)
+    assert left.estimate_s() is None
+    seen: dict[int, float] = {}
+    while waiting:
+        seen[waiting[0]] = chance.uniform(1, 9)
+        left.saw(waiting.pop(0), seen[cells[len(cells) - len(waiting) - 1]])
+        mean = sum(seen.values()) / len(seen)
+        assert left.estimate_s() == pytest.approx(sum(seen.get(cell, mean) for cell in waiting), abs=1e-9)
+
+
+def test_a_plan_that_does_not_fit_the_disk_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    plan = lane_plan(tmp_path, [cell_config("ar")])
+    plan.save(path)
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(OSError, match=str(path)):
+            dataclasses.replace(plan, sweep="another").save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert Plan.load(path) == plan and [file.name for file in tmp_path.iterdir()] == ["plan.json"]
 
 
 def test_a_lane_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:

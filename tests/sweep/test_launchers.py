@@ -43,7 +43,7 @@ def test_lanes_share_the_cells_and_take_turns(conf: Path, tmp_path: Path, launch
     assert "measured 8 units, reused 0" in out
 
 
-@pytest.mark.parametrize("how", ["ctrl-c", "killed"])
+@pytest.mark.parametrize("how", ["ctrl-c", pytest.param("killed", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_nothing_is_left_behind(conf: Path, tmp_path: Path, launcher: str, how: str) -> None:
     started = tmp_path / "started"
@@ -80,6 +80,7 @@ def add_launcher(conf: Path, experiment: str, launcher: str) -> None:
     path.write_text(path.read_text().replace("sweep:", f"defaults: [override /launch: {launcher}]\nsweep:", 1))
 
 
+@pytest.mark.slow
 def test_a_launcher_of_the_command_line_is_that_of_all_experiments(conf: Path, tmp_path: Path) -> None:
     add_launcher(conf, "pair", "submitit_local")
     code, out = Running(conf, "experiment=pair,trio", "launch=joblib", "workload.output_len=8").finish()
@@ -97,6 +98,7 @@ def test_a_setting_that_one_of_the_launchers_lacks_is_refused(conf: Path, tmp_pa
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_settings_reach_slurm(conf: Path, tmp_path: Path) -> None:
     """No cluster here: its commands are stand-ins that run what they are given."""
     fake_slurm.install(tmp_path / "bin")

@@ -185,3 +185,25 @@ def test_ctrl_c_keeps_what_is_measured(conf: Path, tmp_path: Path) -> None:
     assert process.returncode == 130
     done = len(runs(tmp_path)) if (tmp_path / "runs/adhoc/records").exists() else 0
     assert f"interrupted: {done} of 4 units are measured and kept; the same command resumes" in out
+
+
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local", "submitit_slurm", "ray"])
+def test_a_launcher_that_is_not_installed_is_one_line(
+    command: Command, conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str
+) -> None:
+    """Every cell of every experiment is checked before, nothing has run."""
+    import importlib.util
+
+    from hydra.core.config_store import ConfigStore
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "ray" else find(name, *more))
+    known = ConfigStore.instance().repo["hydra"]["launcher"]
+    monkeypatch.setitem(ConfigStore.instance().repo["hydra"], "launcher", {"basic.yaml": known["basic.yaml"]})
+    path = conf / "experiment" / "pair.yaml"
+    path.write_text(path.read_text().replace("sweep:", f"defaults: [override /launch: {launcher}]\nsweep:", 1))
+    code, _, err = command("experiment=trio,pair")
+    package = "ray" if launcher == "ray" else f"hydra-{launcher.partition('_')[0]}-launcher"
+    assert code == 2 and len(err.splitlines()) == 1
+    assert err.strip().endswith(f"needs a package that is not installed: pip install {package}")
+    assert not (tmp_path / "runs").exists()
