@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -179,14 +180,16 @@ def drop_unfinished(folder: Path) -> int:
 
 def _cut_end(path: Path, is_committed: Callable[[Any], bool]) -> int:
     """Cut off half a line and lines of units that are not committed; their number."""
-    content = path.read_bytes()
-    end, num_dropped = len(content), 0
-    while end:
-        start = content.rfind(b"\n", 0, end - 1) + 1
-        record = _parsed(content[start:end])
-        if content[end - 1 : end] == b"\n" and ("key" not in record or is_committed(record["key"])):
-            break
-        end, num_dropped = start, num_dropped + 1
+    end, num_dropped = path.stat().st_size, 0
+    if not end:
+        return 0
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        while end:  # from the end, so that little of a large file is read
+            start = content.rfind(b"\n", 0, end - 1) + 1
+            record = _parsed(content[start:end])
+            if content[end - 1 : end] == b"\n" and ("key" not in record or is_committed(record["key"])):
+                break
+            end, num_dropped = start, num_dropped + 1
     if num_dropped:
         os.truncate(path, end)
     return num_dropped
