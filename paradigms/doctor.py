@@ -32,7 +32,7 @@ from paradigms.measure.environment import gpu_names, machine_line, usable_cores
 
 ROOT = Path(__file__).resolve().parent.parent
 COLOURS = {"ok": "green", "note": "yellow", "absent": "dim", "missing": "bold red"}
-LAUNCHERS = {"joblib": "hydra-joblib-launcher", "submitit": "hydra-submitit-launcher"}
+LAUNCHERS = {"joblib": "hydra-joblib-launcher", "submitit": "hydra-submitit-launcher", "ray": "ray"}
 
 
 @dataclass(frozen=True)
