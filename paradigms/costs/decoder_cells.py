@@ -36,7 +36,7 @@ from paradigms.models.state import State
 from paradigms.paradigm import Request
 from paradigms.work import BatchShape, ForwardShape
 
-VISITS = 4
+VISITS = 2
 SAMPLERS = (
     "ancestral.Ancestral",
     "entropy.Entropy",
@@ -50,7 +50,8 @@ SAMPLERS = (
     "top1.Top1",
 )
 CACHES = ("prefix.PrefixCache", "dual.DualCache", "delayed.DelayedCache")
-_SHAPES = ((1, 16, 24, 512), (1, 200, 48, 2000), (6, 40, 24, 512), (24, 30, 16, 2000), (1, 16, 160, 512))
+# Rows, prompt, output, vocabulary.
+_SHAPES = ((1, 16, 24, 512), (1, 200, 32, 2000), (6, 40, 24, 512), (24, 30, 12, 2000), (1, 16, 120, 512))
 _CACHED_SHAPES = ((1, 40, 48, 512), (1, 200, 48, 2000), (8, 40, 32, 512))
 
 
@@ -125,7 +126,7 @@ def _cells() -> Iterator[DecoderCell]:
         }
         for shape in _SHAPES:
             yield cell(parts, shape)
-        for shape in _SHAPES[1:4]:
+        for shape in _SHAPES[:4:3]:
             yield cell({**parts, "temperature": 0.0}, shape)
         if sampler.endswith(".Random"):
             for cache in CACHES:

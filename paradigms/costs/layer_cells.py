@@ -31,11 +31,11 @@ from paradigms.models.config import LAYERS, ModelConfig
 from paradigms.models.stack import Model
 from paradigms.work import ForwardShape
 
-VISITS, MOST_VISITS = 3, 8
+VISITS, MOST_VISITS = 2, 8
 AGREEMENT = 0.08  # the two quickest visits should differ by no more; a cell is visited again until they do, or
-MORE_VISITS_S = 10.0  # so much time has gone into that
-MOST_TRIES, AT_ONCE = 20, 4  # of a visit; the clock is read once for so many
-VISIT_S = 0.004  # tries go on until so much has passed
+MORE_VISITS_S = 8.0  # so much time has gone into that
+MOST_TRIES, AT_ONCE = 13, 4  # of a visit; the clock is read once for so many
+VISIT_S = 0.003  # tries go on until so much has passed
 VOCABULARY = 512
 
 # Kinds that are calibrated, with the options of their part of the config (`kind_of` names them again).
@@ -182,7 +182,7 @@ def _cells_of(letter: str, options: dict[str, Any]) -> Iterator[LayerCell]:
         return _cell(letter, options, width, layers, rows, tokens, kept, **how)
 
     growing, first = letter in GROWING, next(own for own in KINDS if own[0] == letter) == (letter, options)
-    for width, layers in ((64, 4), (96, 12), (160, 4), (160, 12), (320, 4)):
+    for width, layers in ((64, 4), (96, 10), (160, 4), (160, 10), (320, 4)):
         yield cell(width, layers, 1, 1, 48)
     if growing:
         for width, kept in ((96, 400), (96, 4000), (160, 1500), (320, 700)):
@@ -205,8 +205,10 @@ def _cells_of(letter: str, options: dict[str, Any]) -> Iterator[LayerCell]:
     ):
         yield cell(width, layers, rows, tokens)
     if first:
-        for width, rows, tokens in ((96, 1, 1500), (96, 40, 80), (320, 1, 500)):
-            yield cell(width, 1, rows, tokens)
+        yield cell(96, 1, 1, 1500)
+    if first and letter not in "PZ":
+        yield cell(96, 1, 40, 80)
+        yield cell(320, 1, 1, 500)
     if letter in "AW" and first:
         for width, rows, tokens in ((96, 1, 150), (320, 1, 300)):
             yield cell(width, 2, rows, tokens, keeps=False)
