@@ -11,11 +11,13 @@ from paradigms.costs.datasheet import DataSheet, datasheet
 from paradigms.costs.law import Efficiency
 from paradigms.costs.operators import EAGER, EAGER_AROUND, FUSED, eager, fused
 from paradigms.costs.prediction import DeviceModel
+from paradigms.costs.reference import derived
 from paradigms.costs.sheets import SHEETS
 from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import LAYERS, ModelConfig
 from paradigms.models.experts import ExpertsConfig
 from paradigms.models.feed_forward import FeedForwardConfig
+from paradigms.models.transformers_cache import cache_argument
 from paradigms.models.transformers_model import TransformersConfig
 from paradigms.work import ForwardShape
 
@@ -190,3 +192,25 @@ def test_operators_of_a_layer_are_those_that_run(letter):
 def test_operators_add_up():
     assert eager(MODEL) == EAGER_AROUND + 4 * (EAGER["attention"] + EAGER["feed_forward"])
     assert fused(MODEL) == 3 + 4 * 10
+
+
+def test_operators_of_transformers_are_about_those_that_are_stated():
+    """A token of Qwen2 as the library computes it; other versions of it call a few more or less."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    def operators(layers: int) -> int:
+        config = Qwen2Config(
+            vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=layers, num_attention_heads=4,
+            num_key_value_heads=2,
+        )  # fmt: skip
+        model, tokens = Qwen2ForCausalLM(config).eval(), torch.randint(0, 64, (1, 5))
+        name = cache_argument(model)
+        with torch.inference_mode():
+            cache = model(tokens, use_cache=True).past_key_values
+            with _Counted() as counted:
+                model(tokens[:, :1], use_cache=True, **{name: cache})
+        return counted.operators
+
+    two, three = operators(2), operators(3)
+    assert three - two == pytest.approx(derived.THEIR_OPERATORS, abs=5)
+    assert 3 * two - 2 * three == pytest.approx(derived.THEIR_OPERATORS_AROUND, abs=6)
