@@ -28,6 +28,7 @@ from paradigms.build import build
 from paradigms.plan import PlannedCell, leave_out
 
 NOT_CELL = ("sweep", "launch", "hydra")  # every other key of the config describes the cell
+MAX_LISTED = 100  # impossible cells
 FIXED_IN_A_SWEEP = ("sweep", "launch", "hydra.launcher")
 
 
@@ -154,6 +155,8 @@ def _list_problems(problems: dict[str, list[str]], num_cells: int) -> str:
     if num_bad == num_cells and len(problems) == 1:
         return next(iter(problems))
     lines = [f"  {name}: {message}" for message, names in problems.items() for name in names]
+    if len(lines) > MAX_LISTED:
+        lines[MAX_LISTED:] = [f"  and {len(lines) - MAX_LISTED} more"]
     return "\n".join([f"{num_bad} of {num_cells} cells are impossible, so nothing was run", *lines])
 
 
