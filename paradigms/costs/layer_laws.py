@@ -8,7 +8,7 @@
     other         operations that are no product, over the best rate
     weights       bytes of weights over the bandwidth of the working set
     state         bytes of the state, read and written, likewise
-    activations   bytes that the layer writes, over the bandwidth of their own size
+    activations   bytes that the layer writes, over the best bandwidth
     gathered      embedding rows: each number lies in a cache line of its own (the table is laid out for the head)
 
 A layer's law is that of its kind and mode (`layer_cells`), the ends have one a mode, under the kind `ends`.
@@ -113,8 +113,10 @@ class Surroundings:
         return flops / self.calibration.matmul_flops_per_s(self.dtype, max(1, round(rows)), k, n)
 
     def stream_s(self, num_bytes: float) -> float:
-        """Seconds of bytes that are written and read back at once."""
-        return num_bytes / self.calibration.bandwidth_at(num_bytes) if num_bytes else 0.0
+        """Seconds of bytes that are written and read back at once, at the best bandwidth: operators work through them
+        in pieces, so that time stays in proportion however many there are.
+        """
+        return num_bytes / self.calibration.peak_bytes_per_s()
 
 
 def smoothed(calibration: Calibration) -> Calibration:
