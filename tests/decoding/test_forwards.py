@@ -21,7 +21,7 @@ from paradigms.data.tokenizers import ByteTokenizer
 from paradigms.decoding.autoregressive import Autoregressive
 from paradigms.decoding.diffusion import caches, samplers
 from paradigms.decoding.diffusion.caches.block import BlockCache
-from paradigms.decoding.diffusion.caches.delayed import DelayedCache, largest_of
+from paradigms.decoding.diffusion.caches.delayed import DelayedCache, binomial, hypergeometric, largest_of
 from paradigms.decoding.diffusion.caches.dual import DualCache
 from paradigms.decoding.diffusion.caches.none import NoCache
 from paradigms.decoding.diffusion.caches.prefix import PrefixCache
@@ -258,9 +258,10 @@ def test_columns_before_wanted_positions_stand_behind_kept_ones_as_often_as_plan
         within(runs(decoder, network, batch), sums(decoder.forwards(network.config, batch)))
 
 
+@pytest.mark.parametrize("rows", mostly_slow([1, 3], {0}))
 @pytest.mark.parametrize("sampler", mostly_slow(DRAWN, {0, 9}), ids=named)
-def test_a_delayed_cache_reads_as_many_masks_as_a_sampler_expects(sampler):
-    batch = BatchShape(rows=1, prompt_len=3, output_len=12)
+def test_a_delayed_cache_reads_as_many_masks_as_a_sampler_expects(sampler, rows):
+    batch = BatchShape(rows=rows, prompt_len=3, output_len=12)
     network = model("diffusion", shift_logits=False)
     decoder = MaskedDiffusion(sampler=sampler, cache=DelayedCache())
     within(runs(decoder, network, batch), sums(decoder.forwards(network.config, batch)))
@@ -268,8 +269,11 @@ def test_a_delayed_cache_reads_as_many_masks_as_a_sampler_expects(sampler):
 
 def test_the_largest_of_several_rows_by_hand():
     # two wanted, one kept among three: K w w, w K w, w w K behind a kept column: 1, 2, 1 wanted behind a kept one
-    assert largest_of(1, opened=3, kept=2, wanted=2) == pytest.approx(4 / 3)
-    assert largest_of(2, opened=3, kept=2, wanted=2) == pytest.approx(1 * 4 / 9 + 2 * 5 / 9)
+    chances = hypergeometric(3, 2, 2)
+    assert chances == pytest.approx([0, 2 / 3, 1 / 3])
+    assert [largest_of(rows, chances) for rows in (1, 2)] == pytest.approx([4 / 3, 1 * 4 / 9 + 2 * 5 / 9])
+    assert binomial(3, 0.25) == pytest.approx([27 / 64, 27 / 64, 9 / 64, 1 / 64])
+    assert largest_of(1, binomial(2000, 0.3)) == pytest.approx(600)
 
 
 def test_ancestral_steps_are_as_many_as_its_formula_says():

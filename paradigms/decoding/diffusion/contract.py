@@ -130,7 +130,8 @@ class Look:
         changed: positions of the block that ceased to be masks with the look before.
         wanted: positions whose logits are needed.
         idle: probability that a row has neither masks nor changed positions in the block.
-        drawn: whether the numbers above are means of something drawn; otherwise they are the same in every row.
+        varying: positions of which it is drawn, for each by itself, how far they have come; of the others as many are
+            masked, changed or wanted in every row. Rows differ as if these were so many.
     """
 
     index: int
@@ -139,7 +140,7 @@ class Look:
     changed: float
     wanted: float
     idle: float = 0.0
-    drawn: bool = False
+    varying: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def paced(sampler: Sampler, stretch: Stretch, tokens_per_forward: float) -> Iter
             masked=max(1.0, masked),
             changed=pace if index else 0.0,
             wanted=min(pace, masked) if sampler.chooses_blindly else max(1.0, masked),
-            drawn=True,
+            varying=stretch.opened,
         )
         index += 1
 

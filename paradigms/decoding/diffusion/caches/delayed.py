@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import comb
+from functools import lru_cache
+from math import comb, exp, lgamma, log, log1p
 from typing import ClassVar
 
 import torch
@@ -47,17 +48,16 @@ class DelayedCache(KeptCanvas):
     def columns(self, stretch: Stretch, look: Look, shift: int, *, rows: int) -> float:
         """Masks, later blocks' too, what has ceased to be one, and what stands before wanted positions and is kept.
 
-        Decided positions are taken to lie anywhere in the block, as in random order; where a sampler draws how many
-        there are, rows are taken to be alike.
+        Decided positions are taken to lie anywhere in the block, as in random order. Rows that read less are padded.
         """
-        read = look.masked + look.changed
+        opened, read = stretch.opened, look.masked + look.changed
         later = stretch.row_len - stretch.stop
-        if not shift:
-            return later + read
-        kept = stretch.opened - read + 1  # and the column before the block
-        if look.drawn:
-            return later + read + look.wanted * kept / stretch.opened
-        return later + read + largest_of(rows, round(stretch.opened), round(kept), round(look.wanted))
+        kept = opened - read + 1  # and the column before the block
+        if varying := round(look.varying):
+            share = min(1.0, (read + shift * look.wanted * kept / opened) / opened)
+            return later + (opened - varying) * share + largest_of(rows, binomial(varying, share))
+        behind = hypergeometric(opened, round(kept), round(look.wanted)) if shift else [1.0]
+        return later + read + largest_of(rows, behind)
 
 
 class DelayedReader(KeptReader):
@@ -98,17 +98,31 @@ class DelayedReader(KeptReader):
         return lambda: int((self.inside_BT & (read_BT == tokens_BT) & ~masked_BT).sum())
 
 
-def largest_of(rows: int, opened: int, kept: int, wanted: int) -> float:
-    """Expected largest number, over the rows, of wanted positions that stand right behind a kept one.
+def hypergeometric(opened: int, kept: int, wanted: int) -> list[float]:
+    """Probabilities of 0, 1, ... wanted positions that stand right behind a kept one.
 
     The block and the kept column before it, in random order, are `kept` - 1 of `opened` positions that are kept,
     `wanted` ones and others. Sorting the wanted ones into the gaps behind all the rest shows that the number of gaps
     behind a kept one that get some is hypergeometric: C(kept, k) C(opened - kept, wanted - k) / C(opened, wanted).
     """
     ways = comb(opened, wanted)
-    below, mean = 0.0, 0.0
-    for number in range(min(kept, wanted) + 1):
-        upto = below + comb(kept, number) * comb(opened - kept, wanted - number) / ways
+    return [comb(kept, k) * comb(opened - kept, wanted - k) / ways for k in range(min(kept, wanted) + 1)]
+
+
+@lru_cache(maxsize=1024)
+def binomial(number: int, p: float) -> list[float]:
+    """Probabilities of 0, 1, ... successes; logarithms, or long canvases would give 0 everywhere."""
+    if p in (0.0, 1.0):
+        return [1.0] if p == 0 else [0.0] * number + [1.0]
+    ways = [lgamma(number + 1) - lgamma(k + 1) - lgamma(number - k + 1) for k in range(number + 1)]
+    return [exp(way + k * log(p) + (number - k) * log1p(-p)) for k, way in enumerate(ways)]
+
+
+def largest_of(rows: int, chances: Sequence[float]) -> float:
+    """Expected largest of so many independent numbers, each k with probability chances[k]."""
+    below = mean = 0.0
+    for number, chance in enumerate(chances):
+        upto = below + chance
         mean += number * (upto**rows - below**rows)
         below = upto
     return mean

@@ -69,9 +69,9 @@ class Ancestral(TimeSteps):
     def _looks_at_all_bins(self, L: int, T: int) -> Iterator[Look]:
         for index in range(T):
             working = 1 - (index / T) ** L  # some position is in this bin or a later one
-            masked, changed = (L * (1 - index / T) / working, self._changed(L, T, index)) if working else (0, 0)
+            masked, changed = L * (1 - index / T) / working, self._changed(L, T, index)
             wanted = L / T / working if self.chooses_blindly else masked
-            yield Look(index=index, working=working, masked=masked, changed=changed, wanted=wanted, drawn=True)
+            yield Look(index=index, working=working, masked=masked, changed=changed, wanted=wanted, varying=L)
 
     @staticmethod
     def _changed(L: int, T: int, index: int) -> float:
@@ -142,12 +142,15 @@ def _looks_at_full_bins(L: int, T: int) -> Iterator[Look]:
         working = full_D[index + 1 :].sum()
         if not working:
             return
-        each = float((full_D[index + 1 :] * L / number_D[index + 1 :]).sum() / working)
+        chance_D, each_D = full_D[index + 1 :] / working, L / number_D[index + 1 :]
+        each = float(chance_D @ each_D)
+        done = max(0, index - 1) * each / L  # share decided before the look before; D spreads it, as more varying would
+        spread = max(0, index - 1) ** 2 * float(chance_D @ (each_D - each) ** 2)
         yield Look(
             index=index,
             working=float(min(1.0, working)),
             masked=L - index * each,
             changed=each if index else 0.0,
             wanted=each,
-            drawn=True,
+            varying=min(L, L - L / each + (spread / (done * (1 - done)) if done else 0)),  # all but one of each bin
         )

@@ -148,7 +148,7 @@ class Remasking(TimeSteps):
         for index in range(steps):
             rate, sigma = self.rates(1 - index / steps, 1 - (index + 1) / steps)
             chosen, idle = masked * rate, max(0.0, 1 - (masked + changed) / L) ** L
-            yield Look(index=index, masked=masked, changed=changed, wanted=chosen, idle=idle, drawn=True)
+            yield Look(index=index, masked=masked, changed=changed, wanted=chosen, idle=idle, varying=L)
             if self.schedule == "confidence":  # decided positions share sigma among them, as long as there are some
                 again, few_D = sigma * (1 - few_D[0]), _few_decided(few_D, L, rate, sigma)
             else:
