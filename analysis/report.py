@@ -21,7 +21,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from analysis import checks, equalities, figures, findings, peers, roofline, roofline_figures, statistics, tables
+from analysis import (
+    checks,
+    equalities,
+    figures,
+    findings,
+    growth,
+    peers,
+    roofline,
+    roofline_figures,
+    statistics,
+    tables,
+)
 from analysis.choices import Choice
 from analysis.frames import Frames, load
 from analysis.summary import axes_varying, summarise
@@ -137,6 +148,7 @@ def _content(frames: Frames) -> dict[str, object]:
         "peers": peers.against_peers(frames),
         "roofline": roofline_figures.table(frames),
         "no_roofline": roofline.missing(frames),
+        "growth": growth.table(frames),
         "cells": tables.every_cell(frames),
         "samples": tables.samples(frames),
         "notes": frames.notes,

@@ -124,11 +124,11 @@ def legend(fig: Figure, handles: list[Line2D]) -> None:
     fig.legend(handles=handles, loc="outside right upper", labelspacing=0.9, handlelength=2.4)
 
 
-def caption(fig: Figure, frames: Frames, *extra: str) -> None:
-    """Machine and what the marks mean, below the panels."""
+def caption(fig: Figure, frames: Frames, *extra: str, medians: bool = True) -> None:
+    """Machine and what the marks mean, below the panels; `medians`: bars are intervals of medians over rounds."""
     machines = [str(name) for name in dict.fromkeys(frames.runs["machine"].dropna())]
     rounds = frames.ok.groupby("cell")["round"].nunique()
-    parts = [", ".join(machines) or "machine not recorded", rounds_note(set(rounds)), *extra]
+    parts = [", ".join(machines) or "machine not recorded", rounds_note(set(rounds)) if medians else "", *extra]
     if frames.ok["contended"].any():
         parts.append("Hollow: the machine was slow or busy with something else in at least one round")
     if frames.ok["extrapolated"].any():

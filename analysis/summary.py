@@ -1,6 +1,6 @@
 """One row a cell: medians with their intervals and counts; and cells named as the series of a figure.
 
-Times are medians over rounds. Quality figures are medians over distinct generations: a request that was run again, with
+Times are medians over rounds, with intervals over rounds (`analysis.intervals`). Quality figures are medians over distinct generations: a request that was run again, with
 the same seed, adds no new text. Memory is measured once, in the first round, and has no
 interval. Extrapolated figures keep their mark: `extrapolated` where a unit of the cell is.
 """
@@ -63,7 +63,7 @@ def summarise(frames: Frames) -> pd.DataFrame:
         row["bits_per_byte_is_bound"] = bool(unit["bits_per_byte_is_bound"].any())
         rows.append(row)
     summary = pd.DataFrame(rows) if rows else pd.DataFrame(columns=_COLUMNS, dtype=float).astype({"cell": object})
-    cells = frames.cells.merge(summary, on="cell", how="left")
+    cells = frames.cells.merge(summary, on="cell", how="left").copy()  # in one piece: columns are added below
     cells["label"] = cells["paradigm.label"]
     cells["contended"] = cells["units_contended"] > 0
     cells["extrapolated"] = cells["units_extrapolated"] > 0
