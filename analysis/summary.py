@@ -1,8 +1,8 @@
 """One row a cell: medians with their intervals and counts; and cells named as the series of a figure.
 
-Times are medians over rounds, with intervals over rounds (`analysis.intervals`). Quality figures are medians over distinct generations: a request that was run again, with
-the same seed, adds no new text. Memory is measured once, in the first round, and has no
-interval. Extrapolated figures keep their mark: `extrapolated` where a unit of the cell is.
+Times are medians over rounds, with intervals over rounds (`analysis.intervals`). Quality figures are medians over
+distinct generations: a request that was run again, with the same seed, adds no new text. Memory is measured once, in
+the first round, and has no interval. Extrapolated figures keep their mark: `extrapolated` where a unit of the cell is.
 """
 
 from __future__ import annotations
