@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -19,13 +20,14 @@ from paradigms.models.ring import RingState, band
 from paradigms.models.sliding_attention import SlidingAttentionConfig
 from paradigms.work import ForwardShape
 
+PLAIN: dict[str, Any] = {**SIZES}
 HEADS = AttentionConfig(num_heads=3, head_dim=8)
 WINDOW = SlidingAttentionConfig(num_heads=3, head_dim=8, window=6)
 ATTENDING = {
-    "causal": ModelConfig(**SIZES, block="A", attention=HEADS),
-    "both ways": ModelConfig(**SIZES, block="A", attention=HEADS, causal=False, noise="absorbing"),
-    "by blocks": ModelConfig(**SIZES, block="A", attention=HEADS, causal=False, noise="absorbing", canvas_block=5),
-    "window": ModelConfig(**SIZES, block="W", sliding_attention=WINDOW),
+    "causal": ModelConfig(**PLAIN, block="A", attention=HEADS),
+    "both ways": ModelConfig(**PLAIN, block="A", attention=HEADS, causal=False, noise="absorbing"),
+    "by blocks": ModelConfig(**PLAIN, block="A", attention=HEADS, causal=False, noise="absorbing", canvas_block=5),
+    "window": ModelConfig(**PLAIN, block="W", sliding_attention=WINDOW),
 }
 
 
@@ -116,8 +118,9 @@ def test_bytes_of_the_state_are_those_of_the_tensors_that_are_touched(name, kv_d
         before = [[tensor.clone() for tensor in layer.tensors()] for layer in layers]
         read = sum(_read(layer, length, size) for layer in layers)
         model(text[:, length : length + size], state)
-        sizes = {"tokens": size, "seen": length + size, "kept": length, "written": size}
-        shape = ForwardShape(phase="decode", rows=2, logits=2, **sizes)
+        shape = ForwardShape(
+            phase="decode", rows=2, tokens=size, seen=length + size, kept=length, written=size, logits=2
+        )
         counts = config.counts(shape, itemsize=4, kv_dtype=kv_dtype)
         assert counts.state_read_bytes == read
         assert counts.state_written_bytes == sum(
