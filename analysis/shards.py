@@ -28,6 +28,7 @@ CACHED = ("runs", "requests", "tokens", "training")
 WORTH_BYTES = 1_000_000
 FORMAT = 1  # of the copies; another number parses everything again
 SOURCE = "_source"
+_dumps = json.JSONEncoder(ensure_ascii=False).encode  # NaN, where a record lacks the key, comes back as NaN
 
 
 def read(folder: Path, table: str) -> tuple[pd.DataFrame, list[str]]:
@@ -115,7 +116,3 @@ def _load(copy: Path, state: list[list[Any]]) -> tuple[pd.DataFrame, list[str]] 
         values = [json.loads(text) for text in frame[name]] if lists else [seen[text] for text in frame[name]]
         frame[name] = pd.Series(values, index=frame.index, dtype=object)
     return frame, about["notes"]
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)  # NaN, where a record lacks the key, comes back as NaN

@@ -12,7 +12,7 @@ from analysis.frames import WORK, Frames
 from analysis.statistics import Estimate
 from analysis.summary import axes_varying, headline_cells, labels, reference_label, series_over, show, summarise
 
-_MARKED = ("units_contended", "units_extrapolated", "units_outlier")
+_MARKED = ("units_outlier", "units_contended", "units_extrapolated")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def every_cell(frames: Frames) -> Table:
     """A row a cell, failed ones too."""
     heads = ["paradigm", "output", "prompt", "batch", "E2E, s", "ms a token", "TTFT, ms", "TPOT, ms", "NFE",
              "positions", "state", "peak", "judge", "rounds", "requests", "p90 E2E, s", "units not ok",
-             "contended", "extrapolated", "outliers"]  # fmt: skip
+             "outliers", "contended", "extrapolated"]  # fmt: skip
     rows = []
     for _, row in summarise(frames).iterrows():
         bad = ", ".join(
