@@ -2,8 +2,9 @@
 
 Loading torch costs seconds, so children are forked from a server that has imported what they need and has run no
 torch operation: a parent that ran one hangs OpenMP in its children, and one that asked for CUDA poisons theirs. The
-server is multiprocessing's `forkserver`. A child answers through a pipe with a whole result or not at all, so the one
-that is killed leaves nothing half-written; it ends by itself when its parent is gone. A server that is killed is started again.
+server is multiprocessing's `forkserver`; one that is killed is started again. A child answers through a pipe with a
+whole result or not at all, so the one that is killed leaves nothing half-written; it ends by itself when its parent is
+gone.
 """
 
 from __future__ import annotations
