@@ -60,10 +60,13 @@ class Forward(NamedTuple):
     shape: ForwardShape
 
 
-def forwards(model: Model, rows: int, pieces: Sequence[int], *, kv_dtype: str | None = None) -> Iterator[Forward]:
+def forwards(model: Model, rows: int, pieces: Sequence[int], *, room: int | None = None) -> Iterator[Forward]:
     """A text without a state, with one logit and with all; then piece after piece behind a state, each only looked at
     before it is taken up; of a canvas at last two tokens that are written over others. Each must be called before the
     next is asked for.
+
+    Args:
+        room: positions that the state is made for; None is those of the pieces.
     """
     config = model.config
     told = {"time_B": torch.full((rows,), 0.5, device=model.device)} if config.reads_time else {}
@@ -89,7 +92,7 @@ def forwards(model: Model, rows: int, pieces: Sequence[int], *, kv_dtype: str | 
     yield forward(1, 1, seen=1)
     if not config.causal and not config.keeps_slots:
         return
-    state, start = model.new_state(rows, sum(pieces), kv_dtype=kv_dtype), 0
+    state, start = model.new_state(rows, room or sum(pieces)), 0
     for length in pieces:
         seen = start + length
         yield forward(length, length, seen=seen, kept=start, state=state, write="none")

@@ -63,7 +63,7 @@ def test_activations_are_what_lives_beside_weights_and_state(tmp_path, name):
     with torch.inference_mode():
         for rows in (1, 3):  # what layers derive of their weights is there
             model(torch.ones(rows, 1, dtype=torch.long), model.new_state(rows, 2), **_told(config, rows))
-    for rows, pieces in ((1, (length, 1)), (3, (length, 9, 1))):
+    for rows, pieces in ((1, (length, 1) if name in SMALL else (length,)), (3, (length, 9, 1))):
         for call, shape in forwards(model, rows, pieces):
             with torch.inference_mode():
                 if not shape.written:

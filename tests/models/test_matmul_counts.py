@@ -36,7 +36,8 @@ def check(config: ModelConfig) -> None:
         with torch.no_grad():
             next(forwards(model, 2, (2,))).call()  # modulations that depend on weights alone are computed once
     for rows in (2,) if large else (2, 1):
-        for call, shape in forwards(model, rows, (longest(config), 21, 1, 3, 1) if rows > 1 else (5, 1, 3, 1)):
+        pieces = (longest(config), 21, 1, 3, 1) if rows > 1 else (5, 1, 3, 1)
+        for call, shape in forwards(model, rows, pieces, room=config.max_positions):
             with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
                 call()
             turned = turns(config) if rows == 1 and shape.tokens == 1 and shape.written and model.plain else 0
