@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
+import theirs
 import torch
 from models.test_exactness import CONFIGS, GROUPED, LATENT, SIZES, random_model, tokens
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -17,8 +19,11 @@ from paradigms.models.latent_attention import FORMS
 from paradigms.models.mamba import MambaConfig
 from paradigms.models.mamba2 import Mamba2Config
 from paradigms.models.parallel_heads import ParallelHeadsConfig
+from paradigms.models.pretrained import native_config
 from paradigms.models.shared_attention import SharedAttentionConfig
 from paradigms.models.sliding_attention import SlidingAttentionConfig
+from paradigms.models.transformers_model import transformers_config
+from paradigms.work import ForwardShape
 
 SQUARE = dataclasses.replace(LATENT, value_dim=24)  # values as wide as keys: nothing is padded for torch's attention
 CASES = {
@@ -84,3 +89,36 @@ def test_a_token_uses_all_but_the_experts_it_is_not_sent_to(name):
         assert everything == model.weight_bytes - embedding
         between = config.weight_bytes_read(itemsize=4, experts_touched=config.experts.top_k + 0.5)
         assert config.weight_bytes_read(itemsize=4) < between < everything
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mamba2", "bamba"])
+def test_networks_of_transformers_are_counted_where_the_native_stack_has_them(tmp_path, model_type):
+    values = {"model_type": model_type, **theirs.SIZES, **theirs.ARCHITECTURES[model_type]}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    config = transformers_config(str(tmp_path))
+    shape = ForwardShape(phase="decode", rows=2, tokens=1, seen=9, kept=8, written=1, logits=2)
+    if model_type == "bamba":
+        with pytest.raises(ValueError, match="measure it instead"):
+            config.counts(shape, itemsize=4)
+        return
+    native = native_config(str(tmp_path), config.max_positions)
+    assert config.counts(shape, itemsize=4) == native.counts(shape, itemsize=4)
+    assert config.activation_bytes(shape, itemsize=4) == native.activation_bytes(shape, itemsize=4)
+
+
+def test_weights_are_those_of_the_experts_that_tokens_touch_and_of_a_head_that_is_asked():
+    """Expected of choices that are drawn evenly: 2 of 8 experts, n tokens."""
+    config = CONFIGS["experts"]
+    part = config.part("E")
+
+    def weights(rows: int, logits: int, touched: float | None = None) -> int:
+        shape = ForwardShape(phase="decode", rows=rows, tokens=1, seen=5, kept=4, written=1, logits=logits)
+        return config.counts(shape, itemsize=4, experts_touched=touched).weight_bytes
+
+    drawn = torch.rand(20_000, 3, part.num_experts).topk(part.top_k, -1).indices.flatten(1)
+    distinct = sum(len(set(row)) for row in drawn.tolist()) / len(drawn)
+    assert part.touched_by(3) == pytest.approx(distinct, rel=0.01)
+    assert part.touched_by(1) == part.top_k
+    assert weights(1, 1) == weights(1, 1, part.top_k) == config.weight_bytes_read(itemsize=4)
+    assert weights(3, 3) == weights(3, 3, part.touched_by(3)) < weights(3, 3, part.num_experts)
+    assert weights(1, 1) - weights(1, 0) == 4 * config.d_model * config.vocab_size
