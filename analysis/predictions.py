@@ -1,5 +1,8 @@
 """Predicted against measured, as a figure: `python -m analysis.predictions FILE.csv [--out FILE.png]`.
 
+Reports show it of every folder that holds a predictions.csv: `python -m paradigms.costs compare` puts one into a
+sweep's, and runs/published/reference has that of published measurements.
+
 The file has a row a figure of a cell: source, group, cell, metric, unit, predicted, low, high, measured, constants.
 Panels are units, since seconds and bytes share no axis; rows that nothing was measured for are left out.
 """
@@ -11,6 +14,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +23,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import style
+from analysis.choices import Choice
+from analysis.frames import Frames
 
+FILE = "predictions.csv"
 COLUMNS = ("source", "group", "cell", "metric", "unit", "predicted", "low", "high", "measured", "constants")
 BANDS = (0.15, 0.35)  # relative errors that are shaded
 UNITS = {"s": "seconds", "B": "bytes", "": "ratio"}
@@ -38,6 +45,17 @@ def read(path: Path) -> pd.DataFrame:
     return rows.astype({name: float for name in ("predicted", "low", "high", "measured")})
 
 
+def choose(frames: Frames) -> list[Choice]:
+    """The figure of what was predicted in the folders of a report, where something was measured beside it."""
+    found = [read(folder / FILE) for folder in frames.folders if (folder / FILE).is_file()]
+    rows = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+    if rows.empty or not rows["measured"].gt(0).any():
+        return []
+    machines = "; ".join(sorted(set(frames.runs["machine"].dropna())))
+    draw = partial(figure, rows, note=f"Sweeps measured on {machines}.")
+    return [Choice("predictions", "Predicted and measured", lambda _: draw(), lambda _: f"{sentence(rows)}.")]
+
+
 def errors(rows: pd.DataFrame) -> pd.Series:
     """Predicted / measured - 1 of what was measured."""
     found = rows[rows["measured"].notna() & rows["measured"].ne(0)]
@@ -52,8 +70,8 @@ def sentence(rows: pd.DataFrame) -> str:
     return f"{len(missed)} figures: median error {middle:.1%}, 90th percentile {high:.1%}; {shares}"
 
 
-def figure(rows: pd.DataFrame) -> Figure:
-    """Predicted against measured on logarithmic axes, one panel a unit, one marker a group.
+def figure(rows: pd.DataFrame, *, note: str = "") -> Figure:
+    """Predicted against measured on logarithmic axes, one panel a unit, one marker a group; the note ends the caption.
 
     Raises:
         ValueError: nothing was measured.
@@ -86,7 +104,7 @@ def figure(rows: pd.DataFrame) -> Figure:
             text = f"{textwrap.fill(str(group), 42)}\n{found}"
             handles.append(style.handle(text, style.mark(index, len(groups)), line=False))
         style.legend(fig, handles)
-        notes = f"{sentence(shown)}. Line: equal; bands: {' and '.join(f'±{band:.0%}' for band in BANDS)}."
+        notes = f"{sentence(shown)}. Line: equal; bands: {' and '.join(f'±{band:.0%}' for band in BANDS)}. {note}"
         wrapped = "\n".join(textwrap.wrap(notes, width=int(fig.get_figwidth() * 15)))
         fig.supxlabel(wrapped, x=0.008, ha="left", fontsize=8, color=style.GREY)
     return fig

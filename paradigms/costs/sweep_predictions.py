@@ -2,6 +2,7 @@
 
     python -m paradigms.costs predict-sweep experiment=side_by_side experiment=context
     python -m paradigms.costs compare runs/published/predictions/FILE.csv runs/side_by_side runs/context
+    python -m analysis.report runs/side_by_side      # then shows both sides
 
 The cells are composed as the sweep composes them. Constants come from this machine's calibration; how many tokens
 become final by a forward, where the text decides that, from an earlier sweep of the same cells (`--nfe-from`), since
@@ -33,6 +34,7 @@ from paradigms.work import BatchShape
 
 FOLDER = Path("runs/published/predictions")
 METRICS = {"e2e_s": "s", "ttft_s": "s", "tpot_s": "s"}  # of requests, and of `prediction.Prediction`
+BESIDE = "predictions.csv"  # in a sweep's folder, both sides: its report shows them
 NEAR, FAR = 0.15, 0.35  # relative errors that are asked about
 NUM_WORST = 10
 
@@ -46,7 +48,9 @@ def add_parsers(subparsers: Any) -> None:
     asking.add_argument("--nfe-from", type=Path, action="append", default=[], help="folder of an earlier sweep")
     asking.add_argument("--out", type=Path, default=None, help=f"default: {FOLDER}/<machine>-<date>.csv")
     asking.set_defaults(run=run_predict)
-    comparing = subparsers.add_parser("compare", help="hold such a file against the records of sweeps")
+    comparing = subparsers.add_parser(
+        "compare", help="hold such a file against the records of sweeps, and put both sides into their folders"
+    )
     comparing.add_argument("file", type=Path)
     comparing.add_argument("folders", nargs="+", type=Path, help="of sweeps, named as they were predicted")
     comparing.add_argument("--out", type=Path, default=None, help="write the file with what was measured")
@@ -179,9 +183,12 @@ def _requests(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 def run_compare(arguments: argparse.Namespace) -> int:
     """See `add_parsers`; the exit code."""
-    rows = with_measured(read_csv(arguments.file), arguments.folders)
-    for line in summary(rows):
+    predicted = read_csv(arguments.file)
+    rows = with_measured(predicted, arguments.folders)
+    for line in summary(rows, unit_errors(predicted, arguments.folders)):
         print(line)
+    for folder in arguments.folders:
+        write_csv(folder / BESIDE, [row for row in rows if row.source == folder.name])
     if arguments.out is not None:
         write_csv(arguments.out, rows)
     return 0
@@ -230,9 +237,25 @@ def with_measured(rows: Sequence[Compared], folders: Sequence[Path]) -> list[Com
     return kept
 
 
-def summary(rows: Sequence[Compared]) -> list[str]:
-    """Lines for people: errors of each metric and sweep, and the worst cells of the whole."""
+def unit_errors(rows: Iterable[Compared], folders: Sequence[Path]) -> list[float]:
+    """Relative error of the whole time, of every finished unit by itself: each cell counts once a round."""
+    predicted = {(row.source, row.cell): row.predicted for row in rows if row.metric == "e2e_s"}
+    found: list[float] = []
+    for folder in folders:
+        for cell, requests in _requests(folder).items():
+            units: dict[str, list[float]] = {}
+            for request in requests:
+                units.setdefault(request["key"], []).append(request["e2e_s"])
+            if (folder.name, cell) in predicted:
+                found += [predicted[folder.name, cell] / median(values) - 1 for values in units.values()]
+    return found
+
+
+def summary(rows: Sequence[Compared], of_units: Sequence[float]) -> list[str]:
+    """Lines for people: errors of all units, of each metric and sweep, and the worst cells of the whole."""
     lines = []
+    if of_units:
+        lines.append(_line("e2e_s", "all", len(of_units), "units", of_units))
     for metric in METRICS:
         for source in ["all", *dict.fromkeys(row.source for row in rows)]:
             errors = [
@@ -241,12 +264,7 @@ def summary(rows: Sequence[Compared]) -> list[str]:
                 if row.metric == metric and source in ("all", row.source) and row.error is not None
             ]
             if errors:
-                missed = [abs(error) for error in errors]
-                lines.append(
-                    f"{metric}  {source:<16} {len(errors):>4} cells  median error {median(missed):6.1%} "
-                    f"(signed {median(errors):+.1%})  within {NEAR:.0%}: {_share(missed, NEAR):4.0%}  "
-                    f"within {FAR:.0%}: {_share(missed, FAR):4.0%}"
-                )
+                lines.append(_line(metric, source, len(errors), "cells", errors))
     whole = [row for row in rows if row.metric == "e2e_s" and row.error is not None]
     for row in sorted(whole, key=lambda row: -abs(row.error or 0))[:NUM_WORST]:
         lines.append(
@@ -257,6 +275,15 @@ def summary(rows: Sequence[Compared]) -> list[str]:
     if missing:
         lines.append(f"{missing} of {len(rows)} predictions have nothing measured beside them")
     return lines
+
+
+def _line(metric: str, source: str, count: int, what: str, errors: Sequence[float]) -> str:
+    missed = [abs(error) for error in errors]
+    return (
+        f"{metric}  {source:<16} {count:>4} {what}  median error {median(missed):6.1%} "
+        f"(signed {median(errors):+.1%})  within {NEAR:.0%}: {_share(missed, NEAR):4.0%}  "
+        f"within {FAR:.0%}: {_share(missed, FAR):4.0%}"
+    )
 
 
 def _share(missed: Sequence[float], limit: float) -> float:

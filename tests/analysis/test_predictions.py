@@ -3,8 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
+from synthetic_records import AR, write_sweep
 
-from analysis import predictions
+from analysis import figures, load, predictions
 
 ROWS = pd.DataFrame(
     [
@@ -43,6 +44,18 @@ def test_figure_has_a_panel_a_unit_and_a_line_of_equality(file):
     assert [each[:, 1].tolist() for each in shown] == [[1.1, 1.8]]
     labels = [text.get_text() for text in fig.legends[0].get_texts()]
     assert labels[0].startswith("near\n2: median 10.0%")
+
+
+def test_reports_show_what_lies_in_their_folders(file, tmp_path):
+    swept = write_sweep(tmp_path / "mine", paradigms=(AR,), output_lens=(16, 32))
+    assert "predictions" not in [choice.name for choice in figures.choose(load(swept))]
+    ROWS.assign(measured=None).to_csv(swept / "predictions.csv", index=False)
+    assert "predictions" not in [choice.name for choice in figures.choose(load(swept))]
+    frames = load(swept, file.parent)  # a folder of predictions alone
+    (shown,) = [choice for choice in figures.choose(frames) if choice.name == "predictions"]
+    assert shown.sentence(frames).startswith("4 figures: median error 10.0%")
+    caption = shown.draw(frames).get_supxlabel()
+    assert frames.runs["machine"].iloc[0] in " ".join(caption.split())
 
 
 def test_command_line(file, capsys):

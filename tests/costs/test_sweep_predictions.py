@@ -96,8 +96,11 @@ def test_predictions_beside_what_was_measured(tmp_path: Path, capsys: pytest.Cap
     assert rows["ar, output_len=8"].error == pytest.approx(8.8 / 9 - 1, rel=1e-4)
     assert rows["ar, output_len=16"].error == pytest.approx(-0.5, rel=1e-4)
     assert rows["diffusion_threshold, output_len=8"].measured is None
+    beside = {row.cell for row in read_csv(folder / "predictions.csv") if row.measured is not None}
+    assert beside == {"ar, output_len=8", "ar, output_len=16"}
     said = capsys.readouterr().out
     assert "4 cells predicted" in said
+    assert "all                 2 units" in said
     assert "2 cells" in said and "within 35%:  50%" in said
     assert said.index("worst  made_up: ar, output_len=16") < said.index("worst  made_up: ar, output_len=8")
 
