@@ -18,7 +18,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from paradigms.gpu_check import building, steps, wheels
 from paradigms.gpu_check.figures import FIGURES, forward_flops
+from paradigms.gpu_check.peaks import peaks
 from paradigms.gpu_check.rates import rates
+from paradigms.measure.calibration import Calibration
 from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
 from paradigms.models.feed_forward import FeedForwardConfig
@@ -51,6 +53,13 @@ def test_rates_are_those_of_the_best_size():
     for name in ("copy_bytes_per_s", "read_bytes_per_s"):
         assert found[name] == max(found[f"{name}_by_size"].values()) > 0
     assert found["matmul_flops_per_s"] == max(found["matmul_flops_per_s_by_width"].values()) > 0
+
+
+def test_peaks_are_kept_with_the_records(tmp_path):
+    found = peaks("cpu", True, str(tmp_path))
+    kept = Calibration.load(tmp_path / found["file"])
+    assert found["matmul_flops_per_s"] == kept.peak_flops_per_s("float32") > 0
+    assert found["read_bytes_per_s"] == kept.peak_bytes_per_s() > 0
 
 
 def test_operations_of_a_forward_are_those_that_torch_counts():
@@ -137,6 +146,7 @@ def test_the_whole_check_runs_on_a_cpu_and_its_records_open_elsewhere(tmp_path):
     out = checkout / "runs" / "gpu_check"
     found = json.loads((out / "gpu_check.json").read_text())
     assert {step["status"] for step in found["steps"]} <= {"ok", "skipped"}, done.stdout
+    assert found["peaks"]["matmul_flops_per_s"] > 0 and (out / "calibration.json").exists()
     assert found["figure ar_decode"]["mbu"] > 0 and found["figure denoise"]["mfu"] > 0
     after = {path for path in checkout.rglob("*") if path.is_file()}
     assert not [path for path in after - before if out not in path.parents]

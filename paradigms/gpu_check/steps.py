@@ -51,15 +51,22 @@ class Check:
         self.found: dict[str, Any] = {"device": device, "tiny": tiny, "python": platform.python_version()}
 
     @property
+    def which(self) -> tuple[str, bool]:
+        return self.device, self.tiny
+
+    @property
     def left_s(self) -> float:
         return self.deadline_s - (time.monotonic() - self.started)
 
     def run(self, wheels: Mapping[str, list[str]]) -> int:
         self.found["wheels"] = dict(wheels)
         (self.out / "logs").mkdir(parents=True, exist_ok=True)
-        start_server(["paradigms.bench", "paradigms.gpu_check.figures", "paradigms.gpu_check.environment"])
+        start_server(["paradigms.bench", "paradigms.gpu_check.figures", "paradigms.gpu_check.peaks"])
         self.step("environment", 60, lambda limit_s: self.in_child("environment", limit_s, "environment.environment"))
-        self.step("rates", 60, lambda limit_s: self.in_child("rates", limit_s, "rates.rates", self.device, self.tiny))
+        self.step("rates", 60, lambda limit_s: self.in_child("rates", limit_s, "rates.rates", *self.which))
+        self.step(
+            "peaks", 60, lambda limit_s: self.in_child("peaks", limit_s, "peaks.peaks", *self.which, str(self.out))
+        )
         self.all_tests(120)
         for figure in FIGURES:
             self.step(f"figure {figure.name}", 45, lambda limit_s, figure=figure: self.figure(figure, limit_s))
@@ -86,7 +93,7 @@ class Check:
         """One file of what came out, without caches and unpacked wheels, to be carried to another machine."""
         path = self.out / "results.tar.gz"
         with tarfile.open(path, "w:gz") as archive:
-            for name in ("gpu_check.json", "logs", "sweep"):
+            for name in ("gpu_check.json", "calibration.json", "logs", "sweep"):
                 if (self.out / name).exists():
                     archive.add(self.out / name, f"gpu_check/{name}")
         return path
