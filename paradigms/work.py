@@ -7,7 +7,7 @@ shapes, noted as they were run (`measure.ledger`). A leaf: no torch, nothing els
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,11 @@ class ForwardShape:
         tokens: T, columns that are computed in each row, padding included.
         seen: positions that attention computes for each of them: what the state holds and the new ones. Half of it may
             be hidden by a causal mask.
-        kept: slots of each row's state that it reads, 0 without a state.
-        written: slots of each row's state that it writes.
+        kept: slots of each row's state that it reads, 0 without a state. What it computes itself is not among them,
+            also where that is written over slots which were filled: `seen` - `tokens` behind every state.
+        written: slots of each row's state that it writes, behind those that are filled or over some of them.
+        forgotten: of these, slots that are given up again before the next forward. Whoever watches a forward cannot
+            tell, so shapes that differ in this alone are equal.
         logits: positions whose logits are computed, summed over the rows.
         model: whose forward it is, where several run (`Event.forwards`).
         times: how often.
@@ -52,6 +55,7 @@ class ForwardShape:
     seen: int
     kept: int = 0
     written: int = 0
+    forgotten: int = field(default=0, compare=False)
     logits: float
     model: str = "model"
     times: float = 1

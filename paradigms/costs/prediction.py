@@ -59,7 +59,7 @@ class Prediction:
         e2e_s: the whole.
         spread: see `DeviceModel`.
         nfe: forwards, of all models.
-        state_bytes: at the end of the run, of all rows.
+        state_bytes: between two forwards, when most is kept, of all rows.
         peak_bytes: weights, state and the widest activations.
         bound_by: phase -> `compute`, `bandwidth` or `overhead`.
     """
@@ -107,7 +107,10 @@ def predict(
         e2e_s=e2e_s,
         spread=device.spread,
         nfe=sum(shape.times for shape in shapes),
-        state_bytes=_state_bytes(model, shapes, dtype),
+        state_bytes=max(
+            _state_bytes(model, shape, shape.kept + shape.written - shape.forgotten, ITEMSIZE[dtype])
+            for shape in shapes
+        ),
         peak_bytes=peak_bytes(model, shapes, dtype=dtype),
         bound_by=_bounds(model, shapes, device, dtype, execution),
     )
@@ -118,27 +121,14 @@ def peak_bytes(model: ModelConfig, shapes: Iterable[ForwardShape], *, dtype: str
     size = ITEMSIZE[dtype]
     weights = model.num_parameters() * size
     return weights + max(
-        model.state_bytes(batch_size=shape.rows, length=_slots(shape), itemsize=size) * (_slots(shape) > 0)
-        + model.activation_bytes(shape, itemsize=size)
+        _state_bytes(model, shape, shape.kept + shape.written, size) + model.activation_bytes(shape, itemsize=size)
         for shape in shapes
     )
 
 
-def _slots(shape: ForwardShape) -> int:
-    """Slots of each row's state behind a forward."""
-    return max(shape.kept, shape.seen if shape.written else 0)
-
-
-def _state_bytes(model: ModelConfig, shapes: Iterable[ForwardShape], dtype: str) -> int:
-    size = ITEMSIZE[dtype]
-    return max(
-        (
-            model.state_bytes(batch_size=shape.rows, length=_slots(shape), itemsize=size)
-            for shape in shapes
-            if _slots(shape)
-        ),
-        default=0,
-    )
+def _state_bytes(model: ModelConfig, shape: ForwardShape, slots: int, itemsize: int) -> int:
+    """Of all rows; none without slots."""
+    return model.state_bytes(batch_size=shape.rows, length=slots, itemsize=itemsize) if slots else 0
 
 
 def _bounds(

@@ -100,4 +100,4 @@ def forwards(model: Model, rows: int, pieces: Sequence[int], *, room: int | None
         start = seen
     if not config.causal:
         over = {"state": state, "write": "overwrite", "over": [1] * rows}
-        yield forward(2, 2, seen=start, kept=start, written=2, **over)
+        yield forward(2, 2, seen=start, kept=start - 2, written=2, **over)

@@ -147,7 +147,7 @@ def graphed() -> Efficiency:
 def gpt_fast_bytes(dtype: str) -> float:
     """Bytes that a token reads: weights in `dtype`, keys and values in bf16."""
     slots = GPT_FAST_PROMPT + GPT_FAST_OUTPUT
-    shape = ForwardShape(phase="decode", rows=1, tokens=1, seen=slots, kept=slots, written=1, logits=1)
+    shape = ForwardShape(phase="decode", rows=1, tokens=1, seen=slots + 1, kept=slots, written=1, logits=1)
     counts = LLAMA2_7B.counts(shape, itemsize=2)
     return counts.weight_bytes / 2 * BYTES_PER_WEIGHT[dtype] + counts.state_read_bytes
 

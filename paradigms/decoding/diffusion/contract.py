@@ -150,14 +150,16 @@ class Reads:
     Attributes:
         tokens: columns that are computed, padding included; a mean where positions are drawn.
         seen: positions that each of them looks at; what is not computed is kept.
-        writes: whether they are kept in turn.
+        writes: whether they are kept in turn, also where they are written over what was kept of the same positions.
         chance: probability that there is anything to read; otherwise the look costs no forward.
+        forgotten: of what is written, columns that are given up again behind the look.
     """
 
     tokens: float
     seen: int
     writes: bool
     chance: float = 1.0
+    forgotten: int = 0
 
 
 class Sampler:

@@ -64,6 +64,7 @@ def forwards_of(
                     seen=read.seen,
                     kept=read.seen - tokens,
                     written=tokens if read.writes else 0,
+                    forgotten=read.forgotten,
                     logits=taking_part * look.wanted,
                     times=chance * read.chance * share,
                 )

@@ -72,7 +72,9 @@ class BlockCache:
         if look.index:
             return Reads(stretch.stop - kept, stretch.stop, writes=False)
         held = final(stretch.start - 1) if stretch.before else 0
-        return Reads(stretch.stop - held, stretch.stop, writes=kept > held)
+        if kept == held:
+            return Reads(stretch.stop - held, stretch.stop, writes=False)
+        return Reads(stretch.stop - held, stretch.stop, writes=True, forgotten=stretch.stop - kept)
 
 
 class BlockReader:

@@ -66,11 +66,13 @@ class KeptCanvas:
         return looks == 0 or (self.refresh_every is not None and looks % self.refresh_every == 0)
 
     def reads(self, model: NetworkConfig, stretch: Stretch, look: Look, *, rows: int) -> Reads:
-        if self.is_due(look.index):
-            return Reads(stretch.row_len, stretch.row_len, writes=True)
-        shift, chance = int(getattr(model, "shift_logits", False)), self.chance(stretch, look, rows=rows)
+        shift = int(getattr(model, "shift_logits", False))
         columns = self.columns(stretch, look, shift, rows=rows)
-        return Reads(columns / chance, stretch.row_len, writes=True, chance=chance)
+        again = round(columns)  # of them nothing is kept: the next look reads them anew
+        if self.is_due(look.index):
+            return Reads(stretch.row_len, stretch.row_len, writes=True, forgotten=again)
+        chance = self.chance(stretch, look, rows=rows)
+        return Reads(columns / chance, stretch.row_len, writes=True, chance=chance, forgotten=again)
 
     def chance(self, stretch: Stretch, look: Look, *, rows: int) -> float:
         """Probability that such a look reads anything."""
