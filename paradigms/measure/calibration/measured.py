@@ -16,7 +16,6 @@ from paradigms.measure.calibration.stored import Calibration, MatmulPoint
 from paradigms.measure.calibration.threads import counts_to_try, measure_threads
 from paradigms.measure.environment import keep_freed_memory, machine, machine_id, machine_line, set_threads
 from paradigms.measure.noise import NoiseReader
-from paradigms.measure.speed import probe_s
 
 Report = Callable[[str, int, int], None]
 _KIB, _GIB = 2**10, 2**30
@@ -87,7 +86,6 @@ def calibrate(
     extent = extent or extent_of(device)
     date, started = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", time.perf_counter()
     noise = NoiseReader(device)
-    probe_before_s = probe_s()
     noise.before()
     total = 3 + len(extent.dtypes) * len(extent.sizes)
     num_done = 0
@@ -114,7 +112,7 @@ def calibrate(
         done("overhead of an operator")
         tried = measure_threads(extent.thread_counts, budget_s=2 * extent.budget_s)
         done("numbers of threads")
-    readings = {**noise.after(), "probe_before_s": probe_before_s, "probe_after_s": probe_s()}
+    readings = noise.after()
     return Calibration(
         machine=machine_id(),
         machine_line=machine_line(),

@@ -83,7 +83,7 @@ class Calibration:
         torch_version: measured with.
         date: when it began, ISO 8601, UTC.
         took_s: seconds it took.
-        noise: columns of `NoiseReader.after()`, `probe_before_s`, `probe_after_s`.
+        noise: columns of `NoiseReader.after()`.
         bandwidth: by growing working set.
         matmul: by dtype, size and rows.
         dispatch_s: host seconds of one small operator in a Python loop.
