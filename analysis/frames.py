@@ -20,8 +20,8 @@ from analysis import shards, statistics
 from paradigms.records import STATUSES, canonical_json
 
 TEXT = ("key", "cell_key", "status", "error", "started_at", "machine_id", "machine", "cpu", "gpu", "code", "checkpoint",
-        "engine", "execution", "kernels", "ledger", "corpus_sha256", "torch_version", "python_version",
-        "transformers_version", "paradigm.name", "paradigm.label", "sweep.name")  # fmt: skip
+        "engine", "execution", "kernels", "ledger", "contended_by", "energy_source", "corpus_sha256", "torch_version",
+        "python_version", "transformers_version", "paradigm.name", "paradigm.label", "sweep.name")  # fmt: skip
 FLAGS = ("contended", "extrapolated", "is_anchor", "warmup_steady", "bits_per_byte_is_bound", "corpus_is_zoo_corpus")
 SLOW = 1.2  # a probe this much slower than the machine's best marks its unit
 WORK = ("workload.output_len", "workload.prompt_len", "workload.batch_size")
@@ -33,7 +33,8 @@ LEDGER = tuple(f"{name}_{phase}" for phase in ("prefill", "decode", "denoise") f
 UNIT_NUMBERS = ("round", "parameters", *BYTES, *LEDGER, "requested_tokens", "committed_tokens", "effective_tokens",
                 "import_s", "load_s", "products_s", "compile_s", "warmup_s", "steady_s",
                 "num_warmups", "forwards_timed", "bits_per_byte", "bits_per_byte_se", "checkpoint_tokens",
-                "load_before", "load_after", "steal_fraction",
+                "load_before", "load_after", "steal_fraction", "other_cores", "run_queue_fraction", "lost_fraction",
+                "contention", "attempts", "waited_s", "energy_j", "energy_j_per_token",
                 "cache_kl_nats", "cache_other_argmax_share", "cache_largest_logit_difference",
                 "cpu_mhz_before", "cpu_mhz_after", "probe_before_s", "probe_after_s")  # fmt: skip
 REQUEST_NUMBERS = ("repeat", "row", "seed", "prompt_tokens", "requested_tokens", "committed_tokens", "ttft_s", "tpot_s",

@@ -165,7 +165,7 @@ def _facts(frames: Frames) -> list[tuple[str, str]]:
     columns = {
         "machine": "machine", "CPU": "cpu", "GPU": "gpu", "threads": "device.threads", "torch": "torch_version",
         "transformers": "transformers_version", "Python": "python_version", "code": "code",
-        "weights from": "train.source", "corpus, SHA-256": "corpus_sha256",
+        "energy from": "energy_source", "weights from": "train.source", "corpus, SHA-256": "corpus_sha256",
     }  # fmt: skip
     facts = []
     for name, column in columns.items():

@@ -19,12 +19,13 @@ OUTPUT_LEN, PROMPT_LEN, BATCH_SIZE = WORK
 TIMED = ("ttft_s", "tpot_s", "e2e_s", "e2e_per_token_s", "itl_median_s", "itl_max_s", "step_time_s", "prefill_s",
          "throughput_tokens_per_s", "nfe", "tokens_per_forward", "positions_computed", "committed_tokens",
          "max_chunk_tokens")  # fmt: skip
+PER_UNIT = ("energy_j_per_token",)  # of all its repeats together
 GENERATED = ("judge_bits_per_byte", "judge_given_bits_per_byte", "token_entropy_nats", "distinct_1", "distinct_2")
 ONCE = (*BYTES, "parameters", "bits_per_byte", "bits_per_byte_se", "checkpoint_tokens", "cache_kl_nats",
         "cache_other_argmax_share", "cache_largest_logit_difference")  # fmt: skip
 PERCENTILES = (90, 99)
 _COLUMNS = ["cell", "rounds", "generations", *(f"e2e_s_p{percent}" for percent in PERCENTILES), *ONCE,
-            *(f"{name}{end}" for name in (*TIMED, *GENERATED) for end in ("", "_low", "_high")),
+            *(f"{name}{end}" for name in (*TIMED, *PER_UNIT, *GENERATED) for end in ("", "_low", "_high")),
             "bits_per_byte_low", "bits_per_byte_high", "bits_per_byte_is_bound"]  # fmt: skip
 
 
@@ -50,6 +51,8 @@ def summarise(frames: Frames) -> pd.DataFrame:
         row = {"cell": cell, "rounds": requests["round"].nunique()}
         for name in TIMED:
             row |= _named(name, statistics.median_interval(requests[name], requests["round"]))
+        for name in PER_UNIT:
+            row |= _named(name, statistics.median_interval(unit[name], unit["round"]))
         texts = requests.drop_duplicates(["request_id", "seed"])
         row["generations"] = len(texts)
         for name in GENERATED:

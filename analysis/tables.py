@@ -8,10 +8,11 @@ import pandas as pd
 
 from analysis import findings, roofline, statistics
 from analysis.findings import number, with_interval
-from analysis.frames import WORK, Frames
+from analysis.frames import SLOW, WORK, Frames
 from analysis.statistics import Estimate
 from analysis.summary import axes_varying, headline_cells, labels, reference_label, series_over, show, summarise
 
+ENERGY = "J a token"
 _MARKED = ("units_outlier", "units_contended", "units_extrapolated")
 
 
@@ -100,12 +101,13 @@ def headline(frames: Frames) -> Table:
 
 
 def every_cell(frames: Frames) -> Table:
-    """A row a cell, failed ones too."""
+    """A row a cell, failed ones too; energy where a counter told it."""
+    cells = summarise(frames)
     heads = ["paradigm", "output", "prompt", "batch", "E2E, s", "ms a token", "TTFT, ms", "TPOT, ms", "NFE",
-             "positions", "state", "peak", "judge", "rounds", "requests", "p90 E2E, s", "units not ok",
+             "positions", "state", "peak", ENERGY, "judge", "rounds", "requests", "p90 E2E, s", "units not ok",
              "outliers", "contended", "extrapolated"]  # fmt: skip
     rows = []
-    for _, row in summarise(frames).iterrows():
+    for _, row in cells.iterrows():
         bad = ", ".join(
             f"{int(row[f'units_{status}'])} {status}"
             for status in ("oom", "failed", "skipped")
@@ -117,10 +119,14 @@ def every_cell(frames: Frames) -> Table:
             with_interval(estimate(row, "e2e_s")) if figures else "–",
             number(1e3 * row["e2e_per_token_s"]), number(1e3 * row["ttft_s"]), number(1e3 * row["tpot_s"]),
             show(row["nfe"]) if figures else "–", f"{row['positions_computed']:,.0f}" if figures else "–",
-            size(row["state_used_bytes"]), size(row["peak_tensor_bytes"]), number(row["judge_bits_per_byte"]),
+            size(row["state_used_bytes"]), size(row["peak_tensor_bytes"]), number(row["energy_j_per_token"]),
+            number(row["judge_bits_per_byte"]),
             f"{row['rounds']:.0f}" if figures else "0", f"{row['requests']:.0f}", number(row["e2e_s_p90"]), bad or "–",
             *(f"{row[name]} of {row['units_ok']}" if row[name] else "–" for name in _MARKED),
         ])  # fmt: skip
+    if not cells["energy_j_per_token"].notna().any():
+        place = heads.index(ENERGY)
+        heads, rows = [head for head in heads if head != ENERGY], [row[:place] + row[place + 1 :] for row in rows]
     return Table("Every cell", heads, rows)
 
 
@@ -141,11 +147,27 @@ def failures(frames: Frames) -> Table:
 
 
 def contended(frames: Frames) -> Table:
-    """Cells with units that ran while the machine was busy with something else."""
+    """Cells with units that ran while the machine was busy: with what, and after how many attempts."""
     cells = summarise(frames)
-    rows = [[row["label"], *(show(row[name]) for name in WORK), f"{row['units_contended']} of {row['units_ok']}"]
+    units = dict(list(frames.ok[frames.ok["contended"]].groupby("cell")))
+    rows = [[row["label"], *(show(row[name]) for name in WORK), f"{row['units_contended']} of {row['units_ok']}",
+             _contended_by(units[row["cell"]]), show(units[row["cell"]]["attempts"].max())]
             for _, row in cells[cells["contended"]].iterrows()]  # fmt: skip
-    return Table("Contended cells", ["paradigm", "output", "prompt", "batch", "units"], rows)
+    heads = ["paradigm", "output", "prompt", "batch", "units", "by", "attempts"]
+    return Table("Contended cells", heads, rows)
+
+
+def _contended_by(units: pd.DataFrame) -> str:
+    """Reasons with their largest readings; units that `frames` marked for the probe beside them were slower."""
+    worst: dict[str, float] = {}
+    for text in units["contended_by"].dropna():
+        for part in text.split(", "):
+            reason, _, reading = part.rpartition(" ")
+            worst[reason] = max(worst.get(reason, 0.0), float(reading))
+    slower = float(units["slowdown"].max())
+    if slower > SLOW:
+        worst["slower"] = max(worst.get("slower", 0.0), slower)
+    return ", ".join(f"{reason} {number(reading)}" for reason, reading in worst.items()) or "not recorded"
 
 
 def extrapolated(frames: Frames) -> Table:

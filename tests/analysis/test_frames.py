@@ -6,7 +6,7 @@ import shutil
 import pytest
 from synthetic_records import AR, SSM, write_sweep
 
-from analysis import load
+from analysis import load, tables
 from paradigms.records import RecordWriter
 
 SMALL = {"paradigms": (AR, SSM), "output_lens": (16, 32), "rounds": 2}
@@ -121,3 +121,27 @@ def test_errors_say_what_to_do(tmp_path):
         load(tmp_path / "empty")
     with pytest.raises(ValueError, match="no sweep folder"):
         load()
+
+
+def test_what_a_unit_was_beside_and_its_energy_reach_the_tables(tmp_path):
+    """Reasons with their largest readings over the units of a cell; joules only where a counter told them."""
+    told = {0: "other processes 0.20, run queue 0.05", 1: "run queue 0.31, GPU processes 2"}
+    folder = write_sweep(
+        tmp_path / "s", paradigms=(AR,), output_lens=(16, 32), contended=lambda t, n, r: n == 32 and r in told
+    )
+    for path in (folder / "records").glob("runs-*.jsonl"):
+        runs = [json.loads(line) for line in path.read_text().splitlines()]
+        for run in runs:
+            if run["contended"]:
+                run |= {"contended_by": told[run["round"]], "attempts": run["round"] + 2, "contention": 4.0}
+            if run["workload.output_len"] == 16:
+                run |= {"energy_j": 8.0, "energy_j_per_token": 0.25, "energy_source": "rapl"}
+        path.write_text("".join(json.dumps(run) + "\n" for run in runs))
+    frames = load(folder)
+    (row,) = tables.contended(frames).rows
+    assert row[-3:] == ["2 of 3", "other processes 0.200, run queue 0.310, GPU processes 2.00", "3"]
+    every = tables.every_cell(frames)
+    assert [row[every.heads.index("J a token")] for row in every.rows] == ["0.250", "–"]
+    assert set(frames.runs["energy_source"].dropna()) == {"rapl"} and frames.runs["energy_j"].dtype == float
+    plain = write_sweep(tmp_path / "plain", paradigms=(AR,), output_lens=(16,))
+    assert "J a token" not in tables.every_cell(load(plain)).heads
