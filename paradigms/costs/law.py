@@ -13,11 +13,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from paradigms.costs.operators import eager, fused
 from paradigms.costs.sheets import Sheet
+from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
 from paradigms.models.counts import Counts
+from paradigms.models.forward_pass import ForwardPass
+from paradigms.models.parallel_heads import ParallelHeadsConfig
 from paradigms.work import ForwardShape
 
 # FlashAttention-2 (2307.08691) on an A100: 50 to 73 % of peak over 512 to 16,384 positions, where dense products reach
@@ -86,9 +90,20 @@ def work(model: ModelConfig, shape: ForwardShape, itemsize: int) -> tuple[Counts
     what a mask hides.
     """
     shape = replace(shape, times=1)
-    counts = model.counts(shape, itemsize=itemsize)
-    blind = model.counts(replace(shape, seen=0), itemsize=itemsize)
-    return counts, max(0, counts.matmul_flops - blind.matmul_flops - counts.hidden_flops)
+    run = ForwardPass(model=model, shape=shape, itemsize=itemsize)
+    attention = model.num_blocks * sum(_visible_attention(run, part) for part in model.block_parts)
+    return model.counts(shape, itemsize=itemsize), attention
+
+
+def _visible_attention(run: ForwardPass, part: Any) -> int:
+    """Operations of one layer that grow with what is seen, without the hidden ones; 0 of a layer that looks nowhere."""
+    heads = part.heads(run.d_model) if isinstance(part, ParallelHeadsConfig) else part
+    if isinstance(heads, AttentionConfig):  # a window sees a number of its own
+        looked = heads.looked(run)
+        return 4 * heads.num_heads * heads.head_width(run.d_model) * looked.visible
+    blind = replace(run, shape=replace(run.shape, seen=0))
+    attention = part.matmul_flops(run) - part.matmul_flops(blind)
+    return max(0, attention - part.hidden_flops(run)) if attention else 0
 
 
 def dense_flops(counts: Counts, attention: int, shape: ForwardShape) -> float:

@@ -17,6 +17,7 @@ from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import LAYERS, ModelConfig
 from paradigms.models.experts import ExpertsConfig
 from paradigms.models.feed_forward import FeedForwardConfig
+from paradigms.models.sliding_attention import SlidingAttentionConfig
 from paradigms.models.transformers_cache import cache_argument
 from paradigms.models.transformers_model import TransformersConfig
 from paradigms.work import ForwardShape
@@ -58,6 +59,17 @@ def test_masked_half_of_attention_is_not_computed():
     counts, attention = law.work(MODEL, shape, 2)
     assert counts.hidden_flops + attention == 4 * 256 * 1024 * 1024 * 4
     assert attention == 4 * 256 * (1024 * 1025 // 2) * 4
+
+
+def test_attention_of_a_window_and_beside_a_scan():
+    """Of a window the last positions alone; what padding and chunks of a scan hide is none of attention's."""
+    window = SlidingAttentionConfig(num_heads=4, window=64)
+    sliding = ModelConfig(vocab_size=1000, d_model=256, block="W", num_blocks=2, sliding_attention=window)
+    visible = 64 * 65 // 2 + (200 - 64) * 64
+    assert law.work(sliding, prompt(200), 2)[1] == 4 * 256 * visible * 2
+    attention, mamba2, both = (ModelConfig(vocab_size=1000, d_model=256, block=block) for block in ("A", "M", "AM"))
+    assert law.work(mamba2, prompt(200), 2)[1] == 0 < mamba2.counts(prompt(200), itemsize=2).hidden_flops
+    assert law.work(both, prompt(200), 2)[1] == law.work(attention, prompt(200), 2)[1] > 0
 
 
 def test_attention_ratio_reaches_both_published_ends():
