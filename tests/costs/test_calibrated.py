@@ -17,6 +17,7 @@ from paradigms.costs.calibrated import CalibratedDevice
 from paradigms.costs.layer_laws import ENDS, OF_MODE, Surroundings, ends_features, layer_features
 from paradigms.costs.prediction import predict
 from paradigms.measure.calibration import BandwidthPoint, Calibration, MatmulPoint
+from paradigms.models.attention import AttentionConfig
 from paradigms.models.config import ModelConfig
 from paradigms.models.forward_pass import ForwardPass
 from paradigms.work import BatchShape, ForwardShape
@@ -132,6 +133,32 @@ SHAPES = {
     "uncached": shape(1, 170, keeps=False, logits=170),
 }
 PARADIGMS = ("ar", "gqa", "mla", "sliding", "experts", "mamba", "ssm", "mamba3", "jamba", "zamba", "samba", "hymba")
+
+
+def test_features_of_attention_by_hand() -> None:
+    """A prompt of 512 tokens, the rows of a calibrated rate: products, both halves of the mask, bytes."""
+    d, T = 128, 512
+    model = ModelConfig(vocab_size=500, d_model=d, block="A", num_blocks=1, attention=AttentionConfig(num_heads=4))
+    run = ForwardPass(model=model, shape=shape(1, T), itemsize=4)
+    near = Surroundings.of(run, peaks(), "float32")
+    weights, pairs, seen = 4 * d * d, T * T, T * (T + 1) // 2
+    assert near.peak == 9e10 and near.stream_s(8e10) == pytest.approx(1.0)
+    found = layer_features(run, model.parts[0], near, "tokens")
+    assert found == pytest.approx({
+        "overhead": 1.0,
+        "steps": 0.0,
+        "products": 2 * T * weights / 9e10,
+        "inner": 4 * d * seen / 9e10,
+        "hidden": 4 * d * (pairs - seen) / 9e10,
+        "other": model.parts[0].other_flops(run) / 9e10,
+        "weights": 4 * weights / near.bandwidth,
+        "state": 4 * 2 * d * T / near.bandwidth,
+        "activations": 4 * T * (d + weights / d) / 8e10,
+    })  # fmt: skip
+    ends = ends_features(run, near, "tokens")
+    assert ends["products"] == pytest.approx(2 * d * 500 / 5e9)  # one row of logits, at the rate of one row
+    assert ends["weights"] == pytest.approx(4 * d * 500 / near.bandwidth)
+    assert ends["activations"] == pytest.approx(4 * (T * d + 500) / 8e10)
 
 
 @pytest.mark.parametrize("paradigm", [*PARADIGMS, "diffusion"])
