@@ -33,6 +33,12 @@ def test_slow_outliers_do_not_decide() -> None:
     assert law.factors == pytest.approx({"overhead": 3e-5, "work": 1.5, "bytes": 0.4}, rel=0.1)
 
 
+def test_a_lucky_cell_pulls_with_a_bounded_force() -> None:
+    """Ten cells of a second and one of a third: Huber's optimum is where 10 (f - 1) + 3 x 0.1 = 0; squares say 13/19."""
+    law = fit([{"a": 1.0}] * 11, [1.0] * 10 + [1 / 3])
+    assert law.factors["a"] == pytest.approx(0.97, abs=1e-3)
+
+
 def test_what_is_known_already_is_not_explained_again() -> None:
     cells, seconds = made_up()
     known = [1.5 * cell["work"] for cell in cells]
