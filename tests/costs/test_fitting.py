@@ -34,7 +34,7 @@ def test_slow_outliers_do_not_decide() -> None:
 
 
 def test_a_lucky_cell_pulls_with_a_bounded_force() -> None:
-    """Ten cells of a second and one of a third: Huber's optimum is where 10 (f - 1) + 3 x 0.1 = 0; squares say 13/19."""
+    """Ten cells of a second, one of a third: Huber's optimum is where 10 (f - 1) + 3 x 0.1 = 0; squares say 13/19."""
     law = fit([{"a": 1.0}] * 11, [1.0] * 10 + [1 / 3])
     assert law.factors["a"] == pytest.approx(0.97, abs=1e-3)
 
