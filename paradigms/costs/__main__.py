@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from paradigms.cli import BAD_INPUT, FAILED, INTERRUPTED, explain
+from paradigms.cli import BAD_INPUT, FAILED, INTERRUPTED
 from paradigms.costs import calibrate, crossover_command, predict_command, reference_command, sweep_predictions
 
 EXAMPLES = """examples:
@@ -44,8 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (ValueError, OSError) as error:
-        print(f"error: {explain(error) if isinstance(error, OSError) else error}", file=sys.stderr)
+        print(f"error: {_of_file(error) if isinstance(error, OSError) else error}", file=sys.stderr)
         return BAD_INPUT
+
+
+def _of_file(error: OSError) -> str:
+    """`/proc/x.csv: permission denied; name another file`."""
+    return f"{error.filename}: {str(error.strerror).lower()}; name another file" if error.filename else str(error)
 
 
 def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -122,7 +122,13 @@ def asked(overrides: Sequence[str]) -> list[Asked]:
     Raises:
         ValueError: a bad override, an impossible cell, or a device that nothing is known of.
     """
-    options = [[(line.partition("=")[0], value) for value in _values(line)] for line in overrides]
+    given = {line.partition("=")[0]: line for line in overrides}  # the last of a key counts, as for hydra
+    if "experiment" in given:
+        raise ValueError(
+            f"{given['experiment']} is a sweep, which `predict-sweep` predicts on this machine; name cells here, such "
+            "as paradigm=ar,ssm workload.output_len=64,256"
+        )
+    options = [[(key, value) for value in _values(line)] for key, line in given.items()]
     swept = [axis[0][0] for axis in options if len(axis) > 1]
     return [_cell(dict(pairs), swept) for pairs in itertools.product(*options)]
 
@@ -150,6 +156,7 @@ def _cell(values: dict[str, str], swept: Sequence[str]) -> Asked:
             "path": path,
             "max_positions": limit,
         }
+        _readable(config["model"], path)
     device = _device(name, config["device"]["threads"], own.get("num_devices"))
     dtype = config["device"]["dtype"] if name in HERE or "device.dtype" in values else SHEETS[name].dtype
     labels = {"device": name, "model": path, "paradigm": str(config["paradigm"]["name"]), **own, **values}
@@ -183,8 +190,21 @@ def _foreign(values: dict[str, str]) -> tuple[str | None, int | None]:
     return str(place), limit
 
 
+def _readable(model: dict[str, Any], path: str) -> None:
+    """Raise ValueError for a config that cannot be predicted, whatever its library raises."""
+    try:
+        build(model, "model")
+    except ValueError as error:
+        reason = str(error).partition("; model=transformers")[0]
+        if reason != str(error):  # what would run it is no help here
+            reason += ", and only models of that stack are predicted"
+        raise ValueError(reason) from error
+    except Exception as error:  # transformers checks configs with errors of its own
+        raise ValueError(f"model={path}: its config is not valid ({' '.join(str(error).split())})") from error
+
+
 def _device(name: str, threads: int, num_devices: str | None) -> DeviceModel:
-    number = _number("num_devices", num_devices, int) or 1
+    number = 1 if num_devices is None else _number("num_devices", num_devices, int)
     if name in SHEETS:
         return datasheet(name, num_devices=number)
     if number != 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from dataclasses import replace
@@ -37,6 +38,11 @@ def run(arguments: argparse.Namespace) -> int:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     calibration = calibration_for(None, name, arguments.threads) if arguments.stored else None
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda, but this machine shows no NVIDIA GPU; leave it out to calibrate the CPU")
+    cores = os.cpu_count() or 1
+    if not 1 <= arguments.threads <= cores:
+        raise ValueError(f"--threads {arguments.threads}: this machine has {cores} cores; give 1 to {cores}")
     if arguments.stored and calibration is None:
         raise ValueError(f"device={name} with threads={arguments.threads} is not calibrated here; leave out --stored")
     if calibration is None:

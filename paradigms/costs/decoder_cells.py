@@ -235,7 +235,11 @@ def model_of(cell: DecoderCell) -> ModelConfig:
 
 
 def decoder_features(decoder: Any, vocab_size: int, shape: ForwardShape, batch: BatchShape) -> Features:
-    """Of what a decoder does beside one forward."""
+    """Of what a decoder does beside one forward.
+
+    Raises:
+        ValueError: a decoder that is not calibrated.
+    """
     if isinstance(decoder, Autoregressive):
         begins = shape.phase == "prefill"
         return {
@@ -246,6 +250,11 @@ def decoder_features(decoder: Any, vocab_size: int, shape: ForwardShape, batch: 
             "begun": float(begins),
             "asked": float(batch.rows * (batch.prompt_len + batch.output_len) * begins),
         }
+    if not isinstance(decoder, MaskedDiffusion):
+        raise ValueError(
+            f"decoder {type(decoder).__name__} is not calibrated, only Autoregressive and MaskedDiffusion; leave its "
+            "cells out"
+        )
     width = batch.output_len if decoder.block_len is None else min(decoder.block_len, batch.output_len)
     return {
         "overhead": 1.0,

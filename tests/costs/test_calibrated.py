@@ -284,3 +284,11 @@ def test_kinds_that_were_not_calibrated_are_refused(device: CalibratedDevice) ->
 def test_without_layers_there_is_no_device() -> None:
     with pytest.raises(ValueError, match="calibrate"):
         CalibratedDevice(peaks(), memory_bytes=1)
+
+
+def test_decoders_of_libraries_are_refused(device: CalibratedDevice) -> None:
+    config = compose(["paradigm=transformers_generate"])
+    model, decoder = build(config["model"], "model"), build(config["decoder"], "decoder")
+    batch = BatchShape(rows=1, prompt_len=4, output_len=4)
+    with pytest.raises(ValueError, match="decoder TransformersGenerate is not calibrated"):
+        predict(model, decoder, batch, device, dtype="float32", execution="eager")
