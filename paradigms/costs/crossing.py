@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
+SAME = 1e-9  # relative: what sums of floats in another order differ by
 PLACES = 25  # that are looked at; what changes places twice between two of them is not seen
 
 
@@ -43,17 +44,19 @@ def crossings(
         ValueError: a range of nothing.
     """
     if not 1 <= low < high:
-        raise ValueError(f"a range from {low} to {high} is empty; give a low of at least 1 below the high")
+        raise ValueError(f"a range from {low} to {high} is empty; give a --low of at least 1 that is below --high")
 
     @cache
     def ratio(value: int) -> float:
-        return math.log(first(value) / second(value))
+        found = math.log(first(value) / second(value))
+        return found if abs(found) > SAME else 0.0
 
     places = sorted({round(low * (high / low) ** (index / (PLACES - 1))) for index in range(PLACES)})
-    found = []
+    found, differed = [], False
     for left, right in pairwise(places):
         before, after = ratio(left), ratio(right)
-        if before == after or (before < 0) == (after < 0):
+        differed = differed or before != 0  # two that have only been equal do not change places
+        if not differed or (before < 0) == (after < 0):
             continue
         at = _first(left, right, lambda value, before=before: (ratio(value) < 0) != (before < 0))
         found.append(_with_interval(at, ratio, places, spread, smaller_before=0 if before < 0 else 1))

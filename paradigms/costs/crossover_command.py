@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import combinations
@@ -10,7 +11,7 @@ from typing import Any
 
 from paradigms.build import suggest
 from paradigms.costs.asked import Asked, asked
-from paradigms.costs.crossing import Crossing, crossings
+from paradigms.costs.crossing import SAME, Crossing, crossings
 from paradigms.costs.prediction import ITEMSIZE, predict
 
 AXES = ("workload.output_len", "workload.prompt_len", "workload.batch_size", "decoder.sampler.steps")
@@ -79,13 +80,15 @@ def between(first: Asked, second: Asked, *, axis: str, low: int, high: int, metr
     cells = (first, second)
     if not found:
         ends = [[_along(cell, axis, metric)(value) for cell in cells] for value in (low, high)]
-        smaller = cells[0 if ends[0][0] <= ends[0][1] else 1]
+        if all(abs(one - other) <= SAME * other for one, other in ends):
+            return [f"{first.name} | {second.name}: {metric} is the same at {axis}={low:,} and at {high:,}"]
+        smaller = cells[0 if sum(math.log(one / other) for one, other in ends) <= 0 else 1]
         factors = [max(pair) / min(pair) for pair in ends]
         spread = _spread(cells, metric)
         near = spread is not None and min(factors) < 1 + spread
         return [
             f"{first.name} | {second.name}: {metric} changes places nowhere between {axis}={low:,} and {high:,}; "
-            f"{smaller.name} is smaller, by a factor of {factors[0]:.3g} to {factors[1]:.3g}"
+            f"{smaller.name} is smaller, by a factor of {factors[0]:.5g} to {factors[1]:.5g}"
             + (f", and predictions that may be {spread:.0%} off cannot tell them apart at that end" if near else "")
         ]
     return [
@@ -139,7 +142,9 @@ def _along(cell: Asked, axis: str, metric: str) -> Callable[[int], float]:
         )  # fmt: skip
         result = getattr(found, metric)
         if not result:
-            raise ValueError(f"{cell.name} has no {metric} at {axis}={value}; compare another metric")
+            raise ValueError(
+                f"{cell.name} has no {metric} at {axis}={value}; compare another metric, or begin at a higher --low"
+            )
         return float(result)
 
     return figure if cell.has(axis) else lambda value: figure(0)

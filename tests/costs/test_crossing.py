@@ -45,6 +45,14 @@ def test_none_two_and_unknown_spread():
     assert [each.smaller_before for each in both] == [1, 0]
 
 
+def test_two_that_were_equal_so_far_do_not_change_places():
+    assert crossings(lambda x: max(x, 20), lambda x: 20 + 1e-12, 1, 100, spread=0.1) == []
+    (found,) = crossings(lambda x: min(max(x, 20), 40), lambda x: {True: 30, False: 20}[x > 20], 1, 100, spread=None)
+    assert (found.at, found.smaller_before) == (30, 0)
+    (found,) = crossings(lambda x: 40 - x, lambda x: 20 + 0 * x, 1, 39, spread=None)
+    assert (found.at, found.smaller_before) == (21, 1)
+
+
 @pytest.mark.parametrize(("low", "high"), [(0, 4), (5, 5), (7, 3)])
 def test_an_empty_range_is_refused(low, high):
     with pytest.raises(ValueError, match=f"from {low} to {high} is empty"):
