@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+
+from paradigms.records import write_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +47,12 @@ COLUMNS = tuple(field.name for field in fields(Compared))
 
 def write_csv(path: Path, rows: Iterable[Compared]) -> None:
     """A file of them; what is not known is empty."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({name: _text(value) for name, value in asdict(row).items()})
+    file = io.StringIO()
+    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _text(value) for name, value in asdict(row).items()})
+    write_whole(path, file.getvalue())
 
 
 def _text(value: object) -> object:

@@ -52,7 +52,7 @@ def add_parsers(subparsers: Any) -> None:
         "compare", help="hold such a file against the records of sweeps, and put both sides into their folders"
     )
     comparing.add_argument("file", type=Path)
-    comparing.add_argument("folders", nargs="+", type=Path, help="of sweeps, named as they were predicted")
+    comparing.add_argument("folders", nargs="+", type=Path, help="of sweeps that were predicted")
     comparing.add_argument("--out", type=Path, default=None, help="write the file with what was measured")
     comparing.set_defaults(run=run_compare)
 
@@ -98,9 +98,14 @@ def device_of(device: str, threads: int) -> CalibratedDevice:
     Raises:
         ValueError: it has not been calibrated.
     """
+    if device == "cuda" and not machine()["gpus"]:
+        raise ValueError("device=cuda, but this machine shows no NVIDIA GPU; use device=cpu, or a datasheet")
     calibration = calibration_for(None, device, threads)
     if calibration is None:
-        raise ValueError(f"device={device} with threads={threads} is not calibrated here; run {CALIBRATE}")
+        raise ValueError(
+            f"device={device} with threads={threads} is not calibrated here; "
+            f"run {CALIBRATE} --device {device} --threads {threads}"
+        )
     if device == "cuda":
         import torch
 
@@ -188,14 +193,28 @@ def run_compare(arguments: argparse.Namespace) -> int:
     for line in summary(rows, unit_errors(predicted, arguments.folders)):
         print(line)
     for folder in arguments.folders:
-        write_csv(folder / BESIDE, [row for row in rows if row.source == folder.name])
+        write_csv(folder / BESIDE, [row for row in rows if row.source == sweep_of(folder)])
     if arguments.out is not None:
         write_csv(arguments.out, rows)
     return 0
 
 
 def read_csv(path: Path) -> list[Compared]:
-    """What `write_csv` wrote."""
+    """What `write_csv` wrote.
+
+    Raises:
+        ValueError: something else.
+    """
+    try:
+        rows = _read_csv(path)
+    except (KeyError, TypeError, ValueError):
+        rows = []
+    if not rows:
+        raise ValueError(f"{path} is no file of predictions; give one that predict-sweep wrote")
+    return rows
+
+
+def _read_csv(path: Path) -> list[Compared]:
     with open(path, encoding="utf-8", newline="") as file:
         return [
             Compared(
@@ -218,18 +237,35 @@ def _number(text: str) -> float | None:
     return float(text) if text else None
 
 
-def with_measured(rows: Sequence[Compared], folders: Sequence[Path]) -> list[Compared]:
-    """The rows of these sweeps (a folder's name is the sweep's), with the median over all their requests.
+def sweep_of(folder: Path) -> str:
+    """Name of the sweep that a folder holds, as its records say it; that of the folder, where they do not.
 
     Raises:
-        ValueError: a folder without records, or that the file does not speak of.
+        ValueError: no folder of a sweep.
+    """
+    if not (folder / "records").is_dir():
+        raise ValueError(f"{folder} is no folder of a sweep: it has no records; give one such as runs/side_by_side")
+    names = (run.get("sweep.name") for run in read_table(folder, "runs") if run.get("status") == "ok")
+    return next((name for name in names if name), folder.resolve().name)
+
+
+def with_measured(rows: Sequence[Compared], folders: Sequence[Path]) -> list[Compared]:
+    """The rows of these sweeps, with the median over all their requests.
+
+    Raises:
+        ValueError: a folder without records, that the file does not speak of, or two of one sweep.
     """
     kept: list[Compared] = []
-    for folder in folders:
-        own = [row for row in rows if row.source == folder.name]
+    names = [sweep_of(folder) for folder in folders]
+    for folder, name in zip(folders, names, strict=True):
+        if names.count(name) > 1:
+            raise ValueError(
+                f"{folder} is sweep {name}, as another of the folders is; give one, or merge their records"
+            )
+        own = [row for row in rows if row.source == name]
         if not own:
             known = ", ".join(sorted({row.source for row in rows}))
-            raise ValueError(f"the file predicts no sweep named {folder.name}, only {known}")
+            raise ValueError(f"{folder} is sweep {name}, which the file does not predict, only {known}")
         requests = _requests(folder)
         for row in own:
             values = [request[row.metric] for request in requests.get(row.cell, []) if request.get(row.metric)]
@@ -242,12 +278,13 @@ def unit_errors(rows: Iterable[Compared], folders: Sequence[Path]) -> list[float
     predicted = {(row.source, row.cell): row.predicted for row in rows if row.metric == "e2e_s"}
     found: list[float] = []
     for folder in folders:
+        name = sweep_of(folder)
         for cell, requests in _requests(folder).items():
             units: dict[str, list[float]] = {}
             for request in requests:
                 units.setdefault(request["key"], []).append(request["e2e_s"])
-            if (folder.name, cell) in predicted:
-                found += [predicted[folder.name, cell] / median(values) - 1 for values in units.values()]
+            if (name, cell) in predicted:
+                found += [predicted[name, cell] / median(values) - 1 for values in units.values()]
     return found
 
 

@@ -109,6 +109,27 @@ def test_other_sweeps_than_predicted_are_refused(tmp_path: Path) -> None:
     rows = predictions(["paradigm=ar", "sweep.name=made_up"], [])
     with pytest.raises(ValueError, match="only made_up"):
         sweep_predictions.with_measured(rows, [sweep(tmp_path / "other", {"ar": [1.0]})])
+    with pytest.raises(ValueError, match="is no folder of a sweep"):
+        sweep_predictions.with_measured(rows, [tmp_path / "nothing"])
+
+
+def test_a_folder_of_another_name_is_the_sweep_that_its_records_say(tmp_path: Path) -> None:
+    rows = predictions(["paradigm=ar", "sweep.name=made_up"], [])
+    folder = sweep(tmp_path / "elsewhere", {"ar": [1.0]})
+    (shard,) = (folder / "records").glob("runs-*.jsonl")
+    shard.write_text(shard.read_text().replace('"status": "ok"', '"status": "ok", "sweep.name": "made_up"'))
+    found = sweep_predictions.with_measured(rows, [folder])
+    assert [row.measured for row in found if row.metric == "e2e_s"] == [1.0]
+    assert len(sweep_predictions.unit_errors(rows, [folder])) == 1
+    with pytest.raises(ValueError, match="as another of the folders is"):
+        sweep_predictions.with_measured(rows, [folder, folder])
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "# no table"], ids=["empty", "columns", "words"])
+def test_files_of_something_else_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "file.csv").write_text(text)
+    with pytest.raises(ValueError, match="is no file of predictions"):
+        read_csv(tmp_path / "file.csv")
 
 
 def test_bad_overrides_are_said_in_a_line() -> None:
