@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from paradigms.costs.asked import Asked, asked
 from paradigms.costs.largest_batch import MOST, largest_batch
 from paradigms.costs.prediction import Prediction, predict
 from paradigms.costs.printed import number_of_bytes, printed, seconds
+from paradigms.records import write_whole
 
 EXAMPLES = """examples:
   python -m paradigms.costs predict paradigm=ar,ssm workload.output_len=64,256             this machine, calibrated
@@ -102,7 +104,7 @@ def text(forecasts: Sequence[Forecast]) -> str:
         f"{each.cell.execution}": None
         for each in forecasts
     }
-    notes = ["; ".join(places)]
+    notes = list(places)
     if any(each.prediction.spread is None for each in forecasts):
         notes.append("±?: nobody has held this device's predictions against a measurement")
     if any(each.prediction.peak_bytes > each.cell.device.memory_bytes for each in forecasts):
@@ -119,11 +121,11 @@ COLUMNS: tuple[str, ...] = (
 
 def write_csv(path: Path, forecasts: Sequence[Forecast]) -> None:
     """One row a cell; what is not known is empty."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(_row(each) for each in forecasts)
+    file = io.StringIO()
+    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_row(each) for each in forecasts)
+    write_whole(path, file.getvalue())
 
 
 def _row(each: Forecast) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Sequence
 
 
@@ -17,15 +19,36 @@ def seconds(value: float | None) -> str:
 
 def number_of_bytes(value: float) -> str:
     """`2.36 MB`, in powers of 1,000."""
-    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+    for factor, unit in ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if value >= factor:
-            return f"{value / factor:.3g} {unit}"
+            return f"{value / factor:.3g} {unit}" if value < 1000 * factor else f"{value / factor:,.0f} {unit}"
     return f"{value:.0f} B"
 
 
 def printed(heads: Sequence[str], lines: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> str:
-    """Columns as wide as they need, the first one and the last to the left; notes below."""
-    rows = [list(heads), *map(list, lines)]
+    """Columns as wide as they need, the first one and the last to the left; notes below.
+
+    On a terminal that is narrower, further columns follow below, beside the first one again.
+    """
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    blocks = [_block([[row[index] for index in part] for row in (heads, *lines)])
+              for part in _parts([heads, *lines], width)]  # fmt: skip
+    return "\n".join(["\n\n".join(blocks), *notes]) + "\n"
+
+
+def _parts(rows: Sequence[Sequence[str]], width: int | None) -> list[list[int]]:
+    """Numbers of the columns that stand beside each other, the first one in each."""
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    parts = [[0]]
+    for index in range(1, len(widths)):
+        if width is not None and len(parts[-1]) > 1 and sum(widths[i] + 2 for i in parts[-1]) + widths[index] > width:
+            parts.append([0])
+        parts[-1].append(index)
+    return parts
+
+
+def _block(rows: Sequence[Sequence[str]]) -> str:
+    heads = rows[0]
     widths = [max(len(row[index]) for row in rows) for index in range(len(heads))]
     last = len(heads) - 1
     out = []
@@ -36,4 +59,4 @@ def printed(heads: Sequence[str], lines: Sequence[Sequence[str]], notes: Sequenc
         ]
         out.append("  ".join(cells).rstrip())
     out.insert(1, "-" * max(map(len, out)))
-    return "\n".join([*out, *notes]) + "\n"
+    return "\n".join(out)

@@ -4,6 +4,7 @@ import csv
 import json
 
 import pytest
+import torch
 
 from paradigms.costs import crossover_command
 from paradigms.costs.__main__ import main
@@ -128,6 +129,12 @@ BAD = {
         "workload.batch_size is the axis",
         "leave it out",
     ),
+    "no devices": (["predict", "device=h200", "num_devices=0"], "num_devices=0 is too small", "at least 1"),
+    "a sweep": (["predict", "device=h200", "experiment=batch"], "experiment=batch is a sweep", "predict-sweep"),
+    "no file to write": (["predict", "device=h200", "--out", "/proc/x.csv"], "/proc/x.csv: ", "name another file"),
+    "no threads": (["calibrate", "--threads", "0"], "--threads 0", "give 1 to"),
+    "too many threads": (["calibrate", "--threads", "100000"], "--threads 100000", "cores"),
+    "no predictions": (["compare", "/dev/null", "/nope"], "/dev/null is no file of predictions", "predict-sweep"),
     "no state": (
         ["crossover", "device=h200", "paradigm=diffusion", "--axis", "workload.prompt_len", "--high", "9"],
         "reads no state",
@@ -154,7 +161,42 @@ def test_bad_input_is_one_line(name, capsys):
 def test_unknown_architectures_are_refused(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2}))
     assert main(["predict", "device=h200", f"model={tmp_path}"]) == 2
-    assert "gpt2" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "gpt2" in said and "only models of that stack are predicted" in said and "model=transformers" not in said
+
+
+def test_configs_that_transformers_refuses_are_refused(folder, capsys):
+    (folder / "config.json").write_text(json.dumps({**LLAMA, "hidden_size": 66}))
+    assert main(["predict", "device=h200", f"model={folder}"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "its config is not valid" in said and "(66)" in said
+
+
+def test_the_last_of_a_key_counts_and_makes_no_grid():
+    (cell,) = asked(["device=h100,a100", "paradigm=ar,ssm", "paradigm=ssm", "device=h200"])
+    assert cell.name == "ssm" and "H200" in cell.device.name
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("arguments", [["calibrate", "--device", "cuda"], ["predict", "device=cuda"]], ids=" ".join)
+def test_cuda_without_a_gpu_is_refused(arguments, capsys):
+    assert main(arguments) == 2
+    assert "no NVIDIA GPU" in capsys.readouterr().err
+
+
+def test_equal_cells_are_called_the_same(capsys):
+    axis = ["--axis", "workload.prompt_len", "--high", "64"]
+    assert main(["crossover", "device=h200", "paradigm=ar,ar", *axis]) == 0
+    assert "e2e_s is the same at workload.prompt_len=1 and at 64" in capsys.readouterr().out
+
+
+def test_narrow_terminals_get_further_columns_below(monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "12")
+    heads, row = ["cell", "one", "two", "three"], ["ar", "1", "2", "3"]
+    lines = printed(heads, [row], ["note"]).splitlines()
+    assert lines == ["cell  one", "---------", "ar    1", "", "cell  two", "---------", "ar    2", "", "cell  three",
+                     "-----------", "ar    3", "note"]  # fmt: skip
 
 
 def test_what_a_config_says_is_not_overridden(folder, capsys):
@@ -187,4 +229,5 @@ def test_figures_as_people_read_them():
         "-", "1.5 s", "12.3 ms", "4.2 us", "1,234 s",
     ]  # fmt: skip
     assert [number_of_bytes(value) for value in (12, 2_360_000, 1.41e11)] == ["12 B", "2.36 MB", "141 GB"]
+    assert [number_of_bytes(value) for value in (8e15, 1.38e20)] == ["8 PB", "138,000 PB"]
     assert printed(["a", "bb", "c"], [["xx", "1", "y"]], ["note"]) == "a   bb  c\n---------\nxx   1  y\nnote\n"
