@@ -17,12 +17,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pandas as pd
 
 import analysis
+from paradigms.cli import INTERRUPTED
 from paradigms.decoding.known_cost import KINDS, KnownCost, seconds_an_operation
 from paradigms.measure.environment import set_threads
 
@@ -32,6 +33,7 @@ FIGURES = ("e2e_s", "ttft_s", "tpot_s")
 QUIET_KINDS = ("cpu_time", "arithmetic")  # what memory takes depends on the host's other guests too
 STEPS_S, LENGTHS, ROUNDS = (0.001, 0.003, 0.01), (16, 48), 6  # the loop itself takes microseconds a step
 CALIBRATION_S = 3.0
+GOODBYE_S = 10.0
 _CELL = (
     *("paradigm=ar", "train=random", "tokenizer=byte", "workload=random_prompts", "measure=latency"),
     *("model.d_model=32", "model.num_blocks=1", "model.target_parameters=null", "workload.prompt_len=8"),
@@ -50,6 +52,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="for the records (default: a new temporary one)")
     parser.add_argument("overrides", nargs="*", help="hydra overrides, such as measure.contended_retries=0")
     options = parser.parse_args(arguments)
+    if options.neighbour < 0 or options.rounds < 1:
+        parser.error(f"--neighbour {options.neighbour} --rounds {options.rounds}: at least 0 neighbours and 1 round")
+    try:
+        return _run(options)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _run(options: argparse.Namespace) -> int:
     folder = options.folder or Path(tempfile.mkdtemp(prefix="known-costs-"))
     kinds = KINDS if options.neighbour else QUIET_KINDS
     set_threads(1)
@@ -59,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with _neighbours(options.neighbour, options.pause_s):
         for kind, operation_s in operations_s.items():
             overrides = [*overrides_of(kind, operation_s, options.rounds, folder), *options.overrides]
-            failed = failed or subprocess.run([sys.executable, "-m", "paradigms", *overrides], check=False).returncode
+            if not failed:
+                failed = _swept(overrides)
     if failed:
         return failed
     units = judged(folder)
@@ -172,12 +185,26 @@ def _calibrated(kind: str) -> float | None:
     return None if kind == "cpu_time" else seconds_an_operation(kind, for_s=CALIBRATION_S)
 
 
+def _swept(overrides: Sequence[str]) -> int:
+    """Run a sweep; its exit code. Ctrl-C reaches it, too, and is given back when it has said goodbye."""
+    process = subprocess.Popen([sys.executable, "-m", "paradigms", *overrides])
+    try:
+        return process.wait()
+    finally:
+        if process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GOODBYE_S)
+            process.kill()
+            process.wait()
+
+
 @contextmanager
 def _neighbours(number: int, pause_s: float) -> Iterator[None]:
     """Busy processes beside the block."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "paradigms.measure.neighbour", f"--seed={seed}", f"--pause-s={pause_s}"]
+            [sys.executable, "-m", "paradigms.measure.neighbour", f"--seed={seed}", f"--pause-s={pause_s}"],
+            start_new_session=True,  # Ctrl-C is for us, who then end them
         )
         for seed in range(number)
     ]

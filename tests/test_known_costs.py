@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +82,34 @@ def test_its_command_line_is_a_cell_of_known_cost(kind: str, operation_s: float 
     cell.check()
     assert cell.decoder == KnownCost(kind=kind, operation_s=operation_s, step_s=known_costs.STEPS_S[0])
     assert (cell.measure.rounds, cell.paradigm["name"]) == (2, kind)
+
+
+@pytest.mark.parametrize("options", [["--neighbour=-1"], ["--rounds=0"]], ids=["neighbours", "rounds"])
+def test_impossible_numbers_are_refused_before_anything_runs(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        known_costs.main(options)
+    assert stopped.value.code == 2 and "at least 0 neighbours and 1 round" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are found by /proc")
+def test_ctrl_c_is_one_line_and_leaves_nobody(tmp_path: Path) -> None:
+    """Pressed in a terminal it reaches the whole group: the command, its sweep, and no neighbour's traceback."""
+    command = [sys.executable, "-m", "paradigms.known_costs", "--neighbour=2", f"--folder={tmp_path / 'records'}"]
+    with (tmp_path / "said").open("w+") as said:
+        process = subprocess.Popen(command, start_new_session=True, stdout=said, stderr=said)
+        deadline = time.monotonic() + 60
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while len(neighbours := children.read_text().split()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(1.0)  # they have begun, and so may the sweep
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+        said.seek(0)
+        text = said.read()
+    assert len(neighbours) >= 2 and not any(Path("/proc", each).exists() for each in neighbours)
+    assert "interrupted" in text and "Traceback" not in text
 
 
 @pytest.mark.slow
