@@ -113,6 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if unknown:
             raise ValueError(f"--fail-on: {', '.join(unknown)} is no verdict; they are {', '.join(VERDICTS)}")
+        if Path(options.old).exists() and Path(options.old).resolve() == Path(options.new).resolve():
+            raise ValueError(f"{options.old} is both old and new; name two folders")
         told = compare(load(options.old), load(options.new), margin=options.margin, relative=options.relative)
         _print(told, Console(width=None if sys.stdout.isatty() else 160))
         if options.out:

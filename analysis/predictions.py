@@ -37,9 +37,13 @@ def read(path: Path) -> pd.DataFrame:
     """A file of predictions.
 
     Raises:
-        ValueError: it lacks columns.
+        ValueError: it is something else, or lacks columns.
     """
-    rows = pd.read_csv(path, keep_default_na=False, na_values={name: [""] for name in ("low", "high", "measured")})
+    try:
+        rows = pd.read_csv(path, keep_default_na=False, na_values={name: [""] for name in ("low", "high", "measured")})
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} is no file of predictions ({reason}); give a predictions.csv") from error
     if lacking := [name for name in COLUMNS if name not in rows]:
         raise ValueError(f"{path} is no file of predictions: it lacks {', '.join(lacking)}")
     return rows.astype({name: float for name in ("predicted", "low", "high", "measured")})
@@ -135,8 +139,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{sentence(rows)}: {out}", flush=True)
     except BrokenPipeError:  # of `| head`; the figure is written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except OSError as error:
+        print(f"error: {error.filename}: {(error.strerror or str(error)).lower()}; name another file", file=sys.stderr)
         return BAD_INPUT
     return 0
 

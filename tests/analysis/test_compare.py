@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -132,17 +133,20 @@ def test_other_machine_is_matched_and_two_in_one_folder_are_kept_apart(sweeps, t
     ("arguments", "says"),
     [
         (["{old}", "nowhere"], "no folder"),
+        (["{old}", "{old}"], "is both old and new"),
         (["{old}", "{old}", "--fail-on", "uglier"], "uglier is no verdict"),
-        (["{old}", "{old}", "--margin", "2"], "margin=2"),
+        (["{old}", "{new}", "--margin", "2"], "margin=2"),
         (["{old}", "{apart}"], "no cell of 16 and 1 is in both folders: no value of workload.prompt_len is the same"),
-        (["{apart}", "{apart}", "--relative"], "relative needs 8 cells"),
-        (["{old}", "{old}", "--out", "{old}"], "cannot write"),
+        (["{apart}", "{again}", "--relative"], "relative needs 8 cells"),
+        (["{old}", "{new}", "--out", "{old}"], "cannot write"),
     ],
 )
-def test_bad_input_is_one_line_and_code_2(arguments, says, old, tmp_path, capsys):
+def test_bad_input_is_one_line_and_code_2(arguments, says, sweeps, tmp_path, capsys):
     apart = write_sweep(tmp_path / "apart", paradigms=(AR,), output_lens=(16,), prompt_lens=(8,))
+    again = shutil.copytree(apart, tmp_path / "again")
+    places = {"old": sweeps[0], "new": sweeps[1], "apart": apart, "again": again}
     with pytest.raises(SystemExit) as stopped:
-        compare.main([word.format(old=old, apart=apart) for word in arguments])
+        compare.main([word.format(**places) for word in arguments])
     assert stopped.value.code == 2 and says in capsys.readouterr().err
 
 

@@ -64,12 +64,15 @@ def test_command_line(file, capsys):
     assert "4 figures" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("bad", ["columns", "nothing measured", "missing"])
+@pytest.mark.parametrize("bad", ["columns", "nothing measured", "missing", "words", "empty"])
 def test_bad_files_are_named(tmp_path, bad, capsys):
     path = tmp_path / "bad.csv"
     if bad == "columns":
         path.write_text("a,b\n1,2\n")
+    elif bad in ("words", "empty"):
+        path.write_text("a\nb, c, d\n" * (bad == "words"))
     elif bad == "nothing measured":
         ROWS.assign(measured=None).to_csv(path, index=False)
     assert predictions.main([str(path)]) == 2
-    assert capsys.readouterr().err.startswith("error: ")
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and (str(path) in said or bad == "nothing measured")
