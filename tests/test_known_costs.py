@@ -123,7 +123,10 @@ def test_a_whole_sweep_beside_a_neighbour(
     code = known_costs.main(["--neighbour=1", "--rounds=1", f"--folder={tmp_path}", "measure.min_time_s=0"])
     out = capfd.readouterr().out
     assert code in (0, 1) and f"records: {tmp_path}" in out
-    found = known_costs.judged(tmp_path)
+    found = known_costs.judged(tmp_path, {})
     assert len(found) == 6 and set(found["kind"]) == {"cpu_time", "arithmetic", "memory"}
     assert (found.loc[found["kind"] == "cpu_time", "e2e_s"] > 1).all(), "cpu time cannot pass faster than the clock"
     assert found["attempts"].between(1, 3).all()
+    slower = known_costs.judged(tmp_path, {"memory": 1.5})
+    of_memory = found["kind"] == "memory"
+    assert (slower["e2e_s"] / found["e2e_s"]).tolist() == pytest.approx(of_memory.map({True: 1.5, False: 1.0}).tolist())
