@@ -22,6 +22,7 @@ from paradigms.records import content_hash, flatten, write_whole
 
 PREPARE, MEASURE = "prepare", "measure"
 NOT_OF_THE_CELL = ("measure.rounds",)  # more rounds of the same cell are the same cell: what is measured stays valid
+SAME_WORK = ("workload", "measure", "device")  # in what cells agree that are compared
 OF_THE_WORK = ("paradigm", "decoder", "workload", "measure")  # what cells over the same weights may differ in
 
 
@@ -109,6 +110,11 @@ class PlannedCell:
         )
 
     @cached_property
+    def work(self) -> str:
+        """Equal for cells that do the same work on the same device, whatever does it."""
+        return content_hash({key: value for key, value in self.identity.items() if key.split(".")[0] in SAME_WORK})
+
+    @cached_property
     def key(self) -> str:
         return content_hash(self.identity)
 
@@ -164,23 +170,33 @@ class Plan:
 
 
 def order_units(
-    num_rounds: Sequence[int], seed: int | None, together: Sequence[str] | None = None
+    num_rounds: Sequence[int],
+    seed: int | None,
+    *,
+    work: Sequence[str] | None = None,
+    together: Sequence[str] | None = None,
 ) -> list[tuple[int, int]]:
     """All (cell, round), round after round, in a random order within each that depends on seed and round only.
+
+    Cells that do the same work follow each other, in random order, since it is they that are compared, in pairs within
+    a round: what slows the machine for some seconds then meets both, or none.
 
     Args:
         num_rounds: rounds of each cell.
         seed: of the order; None keeps that of the cells.
-        together: of each cell, what it shares with those that are to follow each other within a round.
+        work: of each cell, its work.
+        together: of each cell, what it shares with those that are to follow each other within a round; goes before
+            `work`.
     """
     units: list[tuple[int, int]] = []
     for round_index in range(max(num_rounds, default=0)):
         cells = [cell for cell, rounds in enumerate(num_rounds) if rounds > round_index]
         if seed is not None:
             random.Random(f"{seed}/{round_index}").shuffle(cells)
-        if seed is not None and together is not None:
-            first = {together[cell]: place for place, cell in reversed(list(enumerate(cells)))}
-            cells.sort(key=lambda cell: first[together[cell]])
+            for label in (work, together):
+                if label is not None:
+                    first = {label[cell]: place for place, cell in reversed(list(enumerate(cells)))}
+                    cells.sort(key=lambda cell, label=label, first=first: first[label[cell]])
         units += [(cell, round_index) for cell in cells]
     return units
 

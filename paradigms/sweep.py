@@ -139,7 +139,12 @@ class _Sweep:
         """One plan a lane; before several lanes, one that prepares the checkpoints for all of them."""
         rounds = [int(cell.factors.get("measure.rounds", 1)) for cell in self.cells]
         shares = self.options.units_per_process > 1
-        units = order_units(rounds, self.options.seed, [cell.weights for cell in self.cells] if shares else None)
+        units = order_units(
+            rounds,
+            self.options.seed,
+            work=[cell.work for cell in self.cells],
+            together=[cell.weights for cell in self.cells] if shares else None,
+        )
         lanes = split_lanes(units, self.num_lanes)
         if len(lanes) == 1:
             return [self.plan(lanes[0], 0, 1, (PREPARE, MEASURE))]

@@ -20,7 +20,7 @@ import pytest
 from standin import cell_config, lane_plan
 
 from paradigms.lane import LaneSummary, run_lane
-from paradigms.plan import Plan, order_units
+from paradigms.plan import Plan, PlannedCell, order_units
 from paradigms.progress import TimeLeft
 from paradigms.records import RecordWriter, canonical_json, drop_unfinished, read_table
 
@@ -282,7 +282,7 @@ def shared(folder: Path, configs: list[dict[str, Any]], units_per_process: int, 
     plan = lane_plan(folder, configs, units_per_process=units_per_process, **more)
     together = [cell.weights for cell in plan.cells]
     rounds = [1 + max(round_index for _, round_index in plan.units)] * len(configs)
-    return dataclasses.replace(plan, units=tuple(order_units(rounds, 0, together)))
+    return dataclasses.replace(plan, units=tuple(order_units(rounds, 0, together=together)))
 
 
 def test_units_over_the_same_weights_share_a_process(tmp_path: Path) -> None:
@@ -327,10 +327,40 @@ def test_a_unit_that_fails_costs_only_itself(tmp_path: Path, behaviour: str) -> 
 
 def test_units_that_share_stand_together_in_a_random_order() -> None:
     together = list("abcabcabc")
-    units = order_units([2] * 9, 0, together)
+    units = order_units([2] * 9, 0, together=together)
     for round_index in (0, 1):
         order = [cell for cell, index in units if index == round_index]
         assert sorted(order) == list(range(9))
         letters = [together[cell] for cell in order]
         assert len([letter for letter, _ in itertools.groupby(letters)]) == 3
     assert [cell for cell, index in units if index == 0] != [cell for cell, index in units if index == 1]
+
+
+def test_units_of_the_same_work_follow_each_other_in_a_random_order() -> None:
+    """Nine cells, three of each work: what is compared is measured side by side, in another order every round."""
+    work = list("abcabcabc")
+    units = order_units([8] * 9, 0, work=work)
+    orders = [[cell for cell, of in units if of == round_index] for round_index in range(8)]
+    for order in orders:
+        assert sorted(order) == list(range(9))
+        letters = [work[cell] for cell in order]
+        assert len([letter for letter, _ in itertools.groupby(letters)]) == 3
+    assert len({tuple(work[cell] for cell in order) for order in orders}) > 1, "works come in a random order"
+    assert len({tuple(cell for cell in order if work[cell] == "a") for order in orders}) > 1, "and so do their cells"
+    shared = order_units([1] * 9, 0, work=work, together=list("xyxyxyxyx"))
+    process = ["xyxyxyxyx"[cell] for cell, _ in shared]
+    assert process in (list("xxxxxyyyy"), list("yyyyxxxxx")), "what shares a process comes first"
+
+
+def test_work_is_what_paradigms_have_in_common() -> None:
+    def cell(**changes: object) -> PlannedCell:
+        config = {
+            "paradigm": {"name": "ar"},
+            "model": {"width": 8},
+            "workload": {"output_len": 8},
+            "device": {"threads": 1},
+        }
+        return PlannedCell(name="", config={**config, **changes})
+
+    assert cell().work == cell(paradigm={"name": "ssm"}, model={"width": 16}).work
+    assert cell().work != cell(workload={"output_len": 16}).work != cell(device={"threads": 2}).work
