@@ -44,7 +44,7 @@ def test_lanes_share_the_cells_and_take_turns(conf: Path, tmp_path: Path, launch
 
 
 @pytest.mark.parametrize("how", ["ctrl-c", pytest.param("killed", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ["joblib", pytest.param("submitit_local", marks=pytest.mark.slow), LAUNCHERS[-1]])
 def test_nothing_is_left_behind(conf: Path, tmp_path: Path, launcher: str, how: str) -> None:
     started = tmp_path / "started"
     running = Running(conf, *options(launcher), "workload.output_len=8,16", f"behaviour='sleeps:{started}'")
