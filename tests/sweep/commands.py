@@ -34,7 +34,10 @@ class Running:
         with open(self.out, "w") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", MAIN, *arguments, "--config-path", str(conf)],
-                env=os.environ | {"PYTHONPATH": path, MARK: self.mark, "COLUMNS": "200"} | environment,
+                # HYDRA_FULL_ERROR: what ran the command line in this process has set it
+                env=os.environ
+                | {"PYTHONPATH": path, MARK: self.mark, "COLUMNS": "200", "HYDRA_FULL_ERROR": "0"}
+                | environment,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
