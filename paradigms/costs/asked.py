@@ -212,7 +212,7 @@ def _device(name: str, threads: int, num_devices: str | None) -> DeviceModel:
         raise ValueError(
             f"num_devices={number} is for datasheets; device={name} is this machine. Give one of {allowed}"
         )
-    from paradigms.costs.sweep_predictions import device_of
+    from paradigms.costs.this_machine import device_of
     from paradigms.measure.environment import gpu_names
 
     return device_of("cuda" if name == "cuda" or (name == "auto" and gpu_names()) else "cpu", threads)

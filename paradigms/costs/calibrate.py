@@ -14,9 +14,10 @@ import torch
 
 from paradigms.costs import decoder_cells, layer_cells
 from paradigms.costs.calibrated import COVERED, CalibratedDevice, Residual
-from paradigms.measure.calibration import Calibration, calibration_for
+from paradigms.costs.this_machine import device_of
+from paradigms.measure.calibration import Calibration
 from paradigms.measure.calibration.measured import calibrate
-from paradigms.measure.environment import machine, set_threads
+from paradigms.measure.environment import set_threads
 
 DTYPE, EXECUTION = "float32", "eager"
 NUM_WORST = 25
@@ -37,19 +38,15 @@ def run(arguments: argparse.Namespace) -> int:
     name = arguments.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    calibration = calibration_for(None, name, arguments.threads) if arguments.stored else None
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda, but this machine shows no NVIDIA GPU; leave it out to calibrate the CPU")
     cores = os.cpu_count() or 1
     if not 1 <= arguments.threads <= cores:
         raise ValueError(f"--threads {arguments.threads}: this machine has {cores} cores; give 1 to {cores}")
-    if arguments.stored and calibration is None:
-        raise ValueError(f"device={name} with threads={arguments.threads} is not calibrated here; leave out --stored")
-    if calibration is None:
+    if not arguments.stored:
         calibration = measure(torch.device(name), arguments.threads, report=_report)
         print(f"{calibration.took_s:.0f} s, stored in {calibration.save()}")
-    device = CalibratedDevice(calibration, memory_bytes=machine()["memory_bytes"] or 0)
-    for line in described(device, residuals=arguments.residuals):
+    for line in described(device_of(name, arguments.threads), residuals=arguments.residuals):
         print(line)
     return 0
 

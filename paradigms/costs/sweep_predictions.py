@@ -23,10 +23,10 @@ from typing import Any
 from paradigms.build import build
 from paradigms.cell import Cell
 from paradigms.cli import planned_cells
-from paradigms.costs.calibrated import CALIBRATE, CalibratedDevice
+from paradigms.costs.calibrated import CalibratedDevice
 from paradigms.costs.compared import Compared, write_csv
 from paradigms.costs.prediction import predict
-from paradigms.measure.calibration import calibration_for
+from paradigms.costs.this_machine import device_of
 from paradigms.measure.environment import machine, machine_id
 from paradigms.plan import PlannedCell
 from paradigms.records import read_table
@@ -90,27 +90,6 @@ def predictions(overrides: Sequence[str], nfe_from: Sequence[Path]) -> list[Comp
             devices[key] = device_of(*key)
         rows += _rows(source, planned, cell, devices[key], pace)
     return rows
-
-
-def device_of(device: str, threads: int) -> CalibratedDevice:
-    """This machine.
-
-    Raises:
-        ValueError: it has not been calibrated.
-    """
-    if device == "cuda" and not machine()["gpus"]:
-        raise ValueError("device=cuda, but this machine shows no NVIDIA GPU; use device=cpu, or a datasheet")
-    calibration = calibration_for(None, device, threads)
-    if calibration is None:
-        raise ValueError(
-            f"device={device} with threads={threads} is not calibrated here; "
-            f"run {CALIBRATE} --device {device} --threads {threads}"
-        )
-    if device == "cuda":
-        import torch
-
-        return CalibratedDevice(calibration, memory_bytes=torch.cuda.get_device_properties(0).total_memory)
-    return CalibratedDevice(calibration, memory_bytes=machine()["memory_bytes"] or 0)
 
 
 def _rows(
