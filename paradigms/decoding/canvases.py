@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paradigms.decoding.pace import NEGLIGIBLE
+from paradigms.decoding.pace import NEGLIGIBLE, check_pace
 from paradigms.decoding.stopping import Vocabulary, finish
 from paradigms.models.network import NetworkConfig
 from paradigms.paradigm import Event, Request
@@ -83,6 +83,24 @@ class Canvases:
         self._ended |= set(ended)
         self.unfinished = [row for row in self.unfinished if row not in event.finished]
         return event
+
+
+def planned_forwards(
+    decoder: Any, model: NetworkConfig, batch: BatchShape, tokens_per_forward: float | None
+) -> Iterator[ForwardShape]:
+    """`Decoder.forwards` of whatever writes canvases in its sampler's steps.
+
+    Raises:
+        ValueError: it cannot drive such a model, more positions than the model has, or a pace that it cannot have.
+    """
+    decoder.check(model, output_len=batch.output_len)
+    check_positions(model, prompt_len=batch.prompt_len, output_len=batch.output_len)
+    return canvas_by_canvas(
+        batch,
+        canvas_len=model.canvas_len,  # type: ignore[attr-defined]
+        num_steps=decoder.sampler.num_steps,
+        tokens_per_forward=check_pace(decoder, tokens_per_forward),
+    )
 
 
 def canvas_by_canvas(

@@ -22,8 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from paradigms.decoding.canvases import Canvases, canvas_by_canvas, check_model, check_positions, check_requests
-from paradigms.decoding.pace import check_pace
+from paradigms.decoding.canvases import Canvases, check_model, check_positions, check_requests, planned_forwards
 from paradigms.decoding.prompts import right_align
 from paradigms.decoding.stopping import Vocabulary, never_mask
 from paradigms.decoding.uniform_samplers import EntropyBound
@@ -59,19 +58,8 @@ class CanvasGenerate:
     def forwards(
         self, model: NetworkConfig, batch: BatchShape, *, tokens_per_forward: float | None = None
     ) -> Iterator[ForwardShape]:
-        """See `decoding.native.Decoder`.
-
-        Raises:
-            ValueError: more positions than the model has, too.
-        """
-        self.check(model, output_len=batch.output_len)
-        check_positions(model, prompt_len=batch.prompt_len, output_len=batch.output_len)
-        return canvas_by_canvas(
-            batch,
-            canvas_len=model.canvas_len,  # type: ignore[attr-defined]
-            num_steps=self.sampler.num_steps,
-            tokens_per_forward=check_pace(self, tokens_per_forward),
-        )
+        """See `decoding.native.Decoder`."""
+        return planned_forwards(self, model, batch, tokens_per_forward)
 
     def decode(self, model: CanvasModel, requests: Sequence[Request], vocabulary: Vocabulary) -> Iterator[Event]:
         """One event a forward: `prefill` of the encoder, `denoise` of the decoder.
