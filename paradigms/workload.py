@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 STOPS = ("length", "natural")
 PROMPTS = ("heldout", "random")
+MOST_RETRIES = 2  # of a contended unit: then it is kept, and marked
 TIMELINES = ("device", "delivered")
 EXECUTIONS = ("eager", "compile", "cuda_graph")
 
@@ -145,6 +146,8 @@ class Measure:
             _at_least(f"measure.{name}", getattr(self, name), 1)
         for name in ("min_time_s", "contended_retries"):
             _at_least(f"measure.{name}", getattr(self, name), 0)
+        if self.contended_retries > MOST_RETRIES:
+            raise ValueError(f"measure.contended_retries={self.contended_retries} must be at most {MOST_RETRIES}")
         _one_of("measure.timeline", self.timeline, TIMELINES)
         if self.max_repeats < self.min_repeats:
             raise ValueError(f"measure.max_repeats={self.max_repeats} is below min_repeats={self.min_repeats}")

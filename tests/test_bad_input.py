@@ -44,6 +44,7 @@ BAD = {
     "wrong type": (["workload.output_len=long"], ["workload.output_len='long'", "a whole number"]),
     "wrong value": (["workload.stop=never"], ["workload.stop='never' is unknown", "length, natural"]),
     "too small": (["workload.batch_size=0"], ["workload.batch_size=0 is too small", "at least 1"]),
+    "contended for ever": (["measure.contended_retries=3"], ["measure.contended_retries=3 must be at most 2"]),
     "repeats the wrong way round": (["measure.min_repeats=9"], ["measure.max_repeats=5 is below min_repeats=9"]),
     "threads": (["device.threads=1000", *RANDOM], ["device.threads=1000 is more than the", "cores"]),
     "temperature": (["decoder.temperature=-1", *RANDOM], ["decoder.temperature=-1 is negative"]),
