@@ -22,8 +22,8 @@ from statistics import median
 from typing import Any
 
 import torch
-from scipy.stats import binom
 
+from analysis import intervals
 from paradigms.bench import make_requests, torch_device
 from paradigms.build import build
 from paradigms.cell import Cell
@@ -47,7 +47,7 @@ DEFAULTS = (
     "workload.output_len=32",
 )
 REPLAYS = 200
-FEWEST_PAIRS = 6  # below this no pair of ranks makes a 95 % interval
+FEWEST_PAIRS = 6  # below this no pair of order statistics makes a 95 % interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     pairs = cost.pairs
-    loop = interval([pair.loop_s / pair.bare_s for pair in pairs])
-    whole = interval([pair.record_s / pair.bare_s for pair in pairs])
+    loop = intervals.median([pair.loop_s / pair.bare_s for pair in pairs])
+    whole = intervals.median([pair.record_s / pair.bare_s for pair in pairs])
     print(f"{len(pairs)} pairs of {cost.num_events} events, bare run {cost.bare_s * 1e3:.3g} ms")
-    print("timed loop / bare loop: {:.4f} [{:.4f}, {:.4f}]".format(*loop))
-    print("record / bare loop: {:.4f} [{:.4f}, {:.4f}], after the clock has stopped included".format(*whole))
+    print(f"timed loop / bare loop: {_text(loop)}")
+    print(f"record / bare loop: {_text(whole)}, after the clock has stopped included")
     print(f"added to an event: {cost.added_s * 1e6:.2f} us, {cost.added_share:.3%} of it (below {LIMIT - 1:.0%})")
-    return 0 if cost.added_share < LIMIT - 1 and loop[1] < LIMIT else 1
+    return 0 if cost.added_share < LIMIT - 1 and loop.low < LIMIT else 1
+
+
+def _text(ratio: intervals.Estimate) -> str:
+    return f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}] ({ratio.coverage:.1%})"
 
 
 def measure(overrides: Sequence[str], *, num_pairs: int) -> Cost:
@@ -162,13 +166,6 @@ def measure(overrides: Sequence[str], *, num_pairs: int) -> Cost:
     tries = [(_timed_s(replay, requests, clock)[0], _bare_s(replay, requests, clock)) for _ in range(REPLAYS)]
     added_s = median(loop_s - bare_s for loop_s, bare_s in tries) / len(replay.events)
     return Cost(pairs, len(replay.events), added_s)
-
-
-def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """The median, and the ranks between which it lies with at least 95 %, whatever the distribution."""
-    ordered = sorted(ratios)
-    rank = int(binom.ppf(0.025, len(ordered), 0.5))  # fewer than `rank` of them on one side: at most 2.5 %
-    return median(ordered), ordered[rank - 1], ordered[-rank]
 
 
 def _bare_s(paradigm: Paradigm, requests: Sequence[Request], clock: Clock) -> float:
