@@ -40,6 +40,7 @@ from paradigms.measure.noise import NoiseReader
 from paradigms.measure.products import products_s
 from paradigms.measure.recording import Recording
 from paradigms.measure.timeline import record
+from paradigms.measure.unevenness import unevenness
 from paradigms.measure.warmup import Warmup, warm_up
 from paradigms.measure.weight_reads import WeightReads
 from paradigms.models.execution import Prepared, execute, keep_compiled
@@ -101,6 +102,7 @@ def run_unit(cell: Cell, round_index: int) -> tuple[dict[str, Any], Tables]:
         NoiseReader(device),
         retries=cell.measure.contended_retries,
         wall_s=lambda timed: timed.wall_s,
+        uneven=lambda timed: unevenness(timed.recordings),
         ready=partial(warm_up_once, max_warmups=1),
     )
     recordings, extrapolation, warm = timed.recordings, timed.extrapolation, timed.warm

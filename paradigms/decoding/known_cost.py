@@ -5,7 +5,7 @@
 - `arithmetic` multiplies a vector that stays in the first cache; a slower core shows too.
 - `memory` reads through 64 MB, beyond most caches; a neighbour that reads memory shows as well, on any core.
 
-The last two are whole operations, whose time must be measured beforehand (`seconds_an_operation`) on a machine that is
+The last two are whole operations, whose time must be measured beforehand (`time_of_operation`) on a machine that is
 quiet. `paradigms.known_costs` does so, sweeps over costs, and holds what the records say against them.
 """
 
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
 
+import numpy as np
 import torch
 
 from paradigms.decoding.stopping import Vocabulary
@@ -129,24 +130,40 @@ def operation(kind: str) -> Callable[[], object]:
     return read
 
 
-def seconds_an_operation(kind: str, *, for_s: float) -> float:
-    """Time of one operation on a quiet machine: the fastest tenth of slices of 20 ms, since neighbours only add to it,
-    by this thread's clock, which waiting for a core does not move.
+@dataclass(frozen=True, slots=True)
+class OperationTime:
+    """Of one operation on this machine.
+
+    Attributes:
+        seconds: median over slices.
+        spread: upper quartile of the slices over the lower one, minus 1: how well the machine keeps to it.
+    """
+
+    seconds: float
+    spread: float
+
+
+def time_of_operation(kind: str, *, for_s: float) -> OperationTime:
+    """Time operations, called as a step calls them, in slices of 20 ms by this thread's clock, which waiting for a core
+    does not move.
 
     Args:
         for_s: how long to try.
     """
     with torch.inference_mode():
         operate, slices_s = operation(kind), []
-        end = time.perf_counter() + for_s
+        end, count = time.perf_counter() + for_s, 16
         while time.perf_counter() < end or not slices_s:
-            count, start = 0, time.thread_time()
-            while (now := time.thread_time()) < start + _SLICE_S:
-                for _ in range(16):
-                    operate()
-                count += 16
-            slices_s.append((now - start) / count)
-    return sorted(slices_s)[len(slices_s) // 10]
+            start = time.thread_time()
+            for _ in range(count):
+                operate()
+            took_s = time.thread_time() - start
+            if took_s < _SLICE_S / 2:  # find out first how many a slice holds: reading the clock costs as well
+                count *= 2
+            else:
+                slices_s.append(took_s / count)
+    low_s, median_s, high_s = np.quantile(slices_s, (0.25, 0.5, 0.75)).tolist()
+    return OperationTime(median_s, high_s / low_s - 1)
 
 
 def _spinning(nanoseconds: int) -> Callable[[], None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 WAIT_S = 0.5  # for the other to end, before trying again
@@ -20,7 +21,7 @@ class Watch(Protocol):
 
     def before(self) -> None: ...
 
-    def after(self) -> dict[str, Any]: ...
+    def after(self, uneven: Callable[[], float | None]) -> dict[str, Any]: ...
 
 
 def until_quiet(
@@ -29,6 +30,7 @@ def until_quiet(
     *,
     retries: int,
     wall_s: Callable[[T], float],
+    uneven: Callable[[T], float | None],
     ready: Callable[[], Any],
     wait: Callable[[float], None] = time.sleep,
 ) -> tuple[T, dict[str, Any]]:
@@ -39,6 +41,7 @@ def until_quiet(
         watch: its `after()` says `contended`, and `contention`, which is larger when it is worse.
         retries: further attempts at most; 0 keeps the first.
         wall_s: seconds that a run of the work took, of what `measure` returned.
+        uneven: how far its steps were from taking equal times (`measure.unevenness`), for `watch` to judge.
         ready: run after the wait and ahead of each further attempt: what the first one had ahead of it.
 
     Returns:
@@ -49,7 +52,7 @@ def until_quiet(
     while True:
         watch.before()
         value = measure()
-        tried.append((value, watch.after()))
+        tried.append((value, watch.after(partial(uneven, value))))
         if not tried[-1][1]["contended"] or len(tried) > retries:
             break
         wait(WAIT_S)

@@ -1,4 +1,4 @@
-"""How quiet the machine was while something was measured: read before and after, never during.
+"""How quiet the machine was while something was measured: read before and after, and seen in the work itself.
 
 A stretch counts as contended when a reading is above its limit:
 
@@ -10,6 +10,7 @@ A stretch counts as contended when a reading is above its limit:
 | stolen          | share of all cores' time that the hypervisor took                       | 0.02, from 2 ticks on   |
 | lost            | wall time in which a thread that never slept neither ran nor waited     | 0.02                    |
 | slower          | fixed work (`speed`) beside it, against the fastest that was seen so far | 1.2 times              |
+| uneven          | time beyond that of the work's own quieter stretches (`unevenness`)     | 0.04                    |
 | throttled       | times that cores or the GPU slowed down for heat or power failure       | 0                       |
 | GPU processes   | others that compute on the same GPU, at either reading                  | 0                       |
 
@@ -51,6 +52,7 @@ QUEUE_LIMIT = 0.02
 STEAL_LIMIT, STEAL_TICKS = 0.02, 2
 LOST_LIMIT = 0.02
 SLOWER_LIMIT = 1.2
+UNEVEN_LIMIT = 0.04
 COUNT_LIMIT = 0.5  # of what must not happen once
 _MIN_TICKS = 10  # below this a share of /proc/stat is rounding
 _PRESSURE_S = 4.0  # below this /proc/pressure has hardly moved on
@@ -95,12 +97,16 @@ class NoiseReader:
         machine, others = machine_time(self.proc, self.sys), other_threads(self.proc)
         self._before = _Reading(own_time(self.proc), machine, others, *gpu)
 
-    def after(self) -> dict[str, Any]:
+    def after(self, uneven: Callable[[], float | None] = lambda: None) -> dict[str, Any]:
         """Read it again, in the other order, and compare.
+
+        Args:
+            uneven: says by what share of its time the work's own steps were uneven; asked after all other readings.
 
         Returns:
             The columns below, each None where it cannot be told.
             probe_before_s, probe_after_s: of the fixed work.
+            uneven: what the argument says.
             load_before, load_after: mean length of the run queue over a minute.
             cpu_mhz_before, cpu_mhz_after: mean over cores.
             cpu_fraction: CPU time of this process against wall time; 1 is one busy thread.
@@ -122,7 +128,7 @@ class NoiseReader:
         probes_s = self._probe_s, self.probe()
         self._fastest_s = min(self._fastest_s, *probes_s)
         slower = max(probes_s) / self._fastest_s
-        columns |= {"probe_before_s": probes_s[0], "probe_after_s": probes_s[1]}
+        columns |= {"probe_before_s": probes_s[0], "probe_after_s": probes_s[1], "uneven": uneven()}
         return {**columns, **_judge(columns, slower, num_cores(self.proc))}
 
 
@@ -167,6 +173,7 @@ def _judge(columns: dict[str, Any], slower: float, cores: int | None) -> dict[st
         ("stolen", columns["steal_fraction"], STEAL_LIMIT),
         ("lost", columns["lost_fraction"], LOST_LIMIT),
         ("slower", slower, SLOWER_LIMIT),
+        ("uneven", columns["uneven"], UNEVEN_LIMIT),
         ("throttled", sum(throttles) if throttles else None, COUNT_LIMIT),
         ("GPU processes", columns["gpu_other_processes"], COUNT_LIMIT),
     )

@@ -13,7 +13,7 @@ For row b, position l (from 0) and n committed tokens, all times in seconds from
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import median
@@ -63,6 +63,7 @@ class Recording:
     Attributes:
         rows: one a request, in order.
         phases: of each event.
+        event_kinds: of each event, equal where the same kind of work was done.
         event_s: time of each event.
         wall_s: time of the last event.
         prefill_s: time of the first event.
@@ -73,6 +74,7 @@ class Recording:
 
     rows: tuple[RowRecording, ...]
     phases: tuple[str, ...]
+    event_kinds: tuple[Hashable, ...]
     event_s: tuple[float, ...]
     wall_s: float
     prefill_s: float
@@ -190,6 +192,7 @@ def derive(
             for index, request in enumerate(requests)
         ),
         phases=tuple(event.phase for event in events),
+        event_kinds=tuple((event.phase, *sorted(event.forwards.items()), event.positions_computed) for event in events),
         event_s=tuple(event_s),
         wall_s=event_s[-1],
         prefill_s=event_s[0],

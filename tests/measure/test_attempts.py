@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -26,8 +26,8 @@ class Script:
         self.log.append("measure")
         return seconds
 
-    def after(self) -> dict[str, Any]:
-        self.log.append("after")
+    def after(self, uneven: Callable[[], float | None]) -> dict[str, Any]:
+        self.log.append(f"after {uneven()}")
         return {"contended": self.contention > 1, "contention": self.contention}
 
     def run(self, retries: int) -> tuple[float, dict[str, Any]]:
@@ -36,6 +36,7 @@ class Script:
             self,
             retries=retries,
             wall_s=lambda seconds: seconds,
+            uneven=lambda seconds: seconds / 100,
             ready=lambda: self.log.append("ready"),
             wait=lambda seconds: self.log.append(f"wait {seconds}"),
         )
@@ -74,5 +75,5 @@ def test_times_have_no_say() -> None:
 def test_each_attempt_is_read_around_and_a_further_one_waits_and_warms_up() -> None:
     script = Script([(1.0, 2.0), (1.0, 0.0)])
     script.run(2)
-    attempt = ["before", "measure", "after"]
+    attempt = ["before", "measure", "after 0.01"]
     assert script.log == [*attempt, f"wait {WAIT_S}", "ready", *attempt]

@@ -19,6 +19,7 @@ from paradigms.measure.readings import MachineTime, OtherThreads, OwnTime
 
 COLUMNS = {
     *("load_before", "load_after", "cpu_mhz_before", "cpu_mhz_after", "probe_before_s", "probe_after_s"),
+    "uneven",
     *("cpu_fraction", "run_queue_fraction", "lost_fraction", "preemptions", "other_cores", "other_cpu_fraction"),
     *("steal_fraction", "cpu_pressure", "cpu_throttles", "gpu_throttled", "gpu_other_processes"),
     *("contended", "contention", "contended_by"),
@@ -194,6 +195,15 @@ def test_one_reader_serves_many_stretches_and_remembers_the_fastest_probe(machin
         machine.spend()
         marked.append(reader.after()["contended_by"])
     assert marked == [None, "slower 1.50", "slower 1.25", None]
+
+
+@pytest.mark.parametrize(("uneven", "reason"), [(None, None), (0.04, None), (0.06, "uneven 0.06")])
+def test_the_works_own_steps_are_judged(machine: MadeUpMachine, uneven: float | None, reason: str | None) -> None:
+    reader = machine.reader()
+    reader.before()
+    machine.spend()
+    reading = reader.after(lambda: uneven)
+    assert (reading["uneven"], reading["contended_by"]) == (uneven, reason)
 
 
 def test_after_needs_before() -> None:
