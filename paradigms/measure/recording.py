@@ -13,7 +13,7 @@ For row b, position l (from 0) and n committed tokens, all times in seconds from
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import median
@@ -63,7 +63,7 @@ class Recording:
     Attributes:
         rows: one a request, in order.
         phases: of each event.
-        event_kinds: of each event, equal where the same kind of work was done.
+        event_kinds: of each event, equal where the same kind of work was done: phase, forwards, positions computed.
         event_s: time of each event.
         wall_s: time of the last event.
         prefill_s: time of the first event.
@@ -74,7 +74,7 @@ class Recording:
 
     rows: tuple[RowRecording, ...]
     phases: tuple[str, ...]
-    event_kinds: tuple[Hashable, ...]
+    event_kinds: tuple[tuple[Any, ...], ...]
     event_s: tuple[float, ...]
     wall_s: float
     prefill_s: float

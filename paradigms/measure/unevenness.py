@@ -14,9 +14,10 @@ phase and forwards are. It compares steps of one attempt, never attempts.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 from scipy.stats import theilslopes
@@ -56,7 +57,7 @@ def unevenness(recordings: Sequence[Recording]) -> float | None:
 def _alike(recordings: Sequence[Recording]) -> list[list[Place]]:
     """Places of events of one kind, kinds that occur at least twice."""
     counts = Counter(kind for recording in recordings for kind in recording.event_kinds)
-    by_kind: dict[Hashable, list[Place]] = defaultdict(list)
+    by_kind: dict[tuple[Any, ...], list[Place]] = defaultdict(list)
     for repeat, recording in enumerate(recordings):
         for event, kind in enumerate(recording.event_kinds):
             by_kind[kind if counts[kind] > 1 else kind[:-1]].append((repeat, event))
@@ -72,7 +73,7 @@ def _expected_s(places: Sequence[Place], spent_s: Sequence[float]) -> list[float
     slope = 0.0
     if len(places) >= _FEWEST_FOR_TREND and np.ptp(event_N) > 0:
         some = np.linspace(0, len(places) - 1, min(len(places), _MOST_FOR_TREND)).round().astype(int)
-        slope = float(theilslopes(spent_N[some], event_N[some]).slope)
+        slope = float(theilslopes(spent_N[some], event_N[some])[0])
     level_s = float(np.median(spent_N - slope * event_N))
     return np.maximum(level_s + slope * event_N, spent_N.min()).tolist()
 
