@@ -73,7 +73,8 @@ def _expected_s(places: Sequence[Place], spent_s: Sequence[float]) -> list[float
     slope = 0.0
     if len(places) >= _FEWEST_FOR_TREND and np.ptp(event_N) > 0:
         some = np.linspace(0, len(places) - 1, min(len(places), _MOST_FOR_TREND)).round().astype(int)
-        slope = float(theilslopes(spent_N[some], event_N[some])[0])
+        fit: Any = theilslopes(spent_N[some], event_N[some])
+        slope = float(fit.slope)
     level_s = float(np.median(spent_N - slope * event_N))
     return np.maximum(level_s + slope * event_N, spent_N.min()).tolist()
 
