@@ -24,7 +24,7 @@ def units(rows: list[tuple[str, float, bool]]) -> pd.DataFrame:
     """(kind, E2E against its known cost, marked): the rounds of one cell a kind."""
     return pd.DataFrame(
         [
-            {"kind": kind, "cell": kind, "round": index, "marked": marked, "outlier": False, "attempts": 1}
+            {"kind": kind, "cell": kind, "round": index, "marked": marked, "attempts": 1}
             | dict.fromkeys(known_costs.FIGURES, ratio)
             for index, (kind, ratio, marked) in enumerate(rows)
         ]
@@ -57,8 +57,7 @@ def test_the_bounds_of_a_quiet_machine(rows: list[tuple[str, float, bool]], good
     ("rows", "good", "words"),
     [
         ([("memory", 1.2, True)] * 9 + [("memory", 1.2, False)], True, "10 of 10; marked of those: 90.0%"),
-        ([("memory", 1.2, True)] * 8 + [("memory", 1.2, False)], False, "9 of 9; marked of those: 88.9%"),
-        ([("memory", 1.2, True)] * 8 + [("memory", 0.9, False)], True, "8 of 9; marked of those: 100.0%"),
+        ([("memory", 1.2, True)] * 8 + [("memory", 0.9, False)], False, "9 of 9; marked of those: 88.9%"),
         ([("memory", 1.2, True), ("memory", 1.04, False), ("memory", 1.0, True)], True, "1 of 3; marked of those: 100"),
         ([("memory", 1.04, True)] * 9, False, "nothing to notice"),
     ],
@@ -71,17 +70,8 @@ def test_the_bounds_beside_a_neighbour(rows: list[tuple[str, float, bool]], good
 def test_the_table_counts() -> None:
     rows = [("cpu_time", 1.0, False), ("cpu_time", 1.03, True), ("cpu_time", 1.2, True), ("memory", 0.5, False)]
     lines = known_costs.table(units(rows)).splitlines()
-    assert lines[2] == "| cpu_time | 3 | 1.0300 | 1.0300 | 1.0300 | 1 | 2 | 0 | 1 | 1 | 1 |"
-    assert lines[3] == "| memory | 1 | 0.5000 | 0.5000 | 0.5000 | 0 | 0 | 0 | 0 | 0 | 0 |"
-
-
-def test_an_outlier_among_the_rounds_is_marked_too() -> None:
-    """Not as contended, which is what a quiet machine is judged by."""
-    seen = units([("arithmetic", 1.2, True)] * 8 + [("arithmetic", 1.2, False)] * 2).assign(
-        outlier=[False] * 9 + [True]
-    )
-    found = known_costs.shares(seen)
-    assert (found["noticed"], found["marked"]) == (0.9, 0.8)
+    assert lines[2] == "| cpu_time | 3 | 1.0300 | 1.0300 | 1.0300 | 1 | 1 | 2 | 1 | 0 |"
+    assert lines[3] == "| memory | 1 | 0.5000 | 0.5000 | 0.5000 | 0 | 1 | 0 | 0 | 0 |"
 
 
 @pytest.mark.parametrize(("kind", "operation_s"), [("cpu_time", None), ("memory", 1e-4)])
