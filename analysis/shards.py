@@ -105,11 +105,12 @@ def _save(copy: Path, frame: pd.DataFrame, state: list[list[Any]], notes: list[s
 
 
 def _load(copy: Path, state: list[list[Any]]) -> tuple[pd.DataFrame, list[str]] | None:
-    """The copy of shards in this state; None when it is of another."""
-    about = json.loads((pq.read_schema(copy).metadata or {})[b"shards"])
-    if about["format"] != FORMAT or about["state"] != state:
-        return None
-    frame = pq.read_table(copy).to_pandas()
+    """The copy of shards in this state; None when it is of another. Opened once: another reader may replace it."""
+    with pq.ParquetFile(copy) as file:
+        about = json.loads((file.schema_arrow.metadata or {})[b"shards"])
+        if about["format"] != FORMAT or about["state"] != state:
+            return None
+        frame = file.read().to_pandas()
     for name in about["mixed"]:
         seen = {text: json.loads(text) for text in frame[name].unique()}
         lists = any(isinstance(value, list | dict) for value in seen.values())

@@ -125,6 +125,28 @@ def test_small_tables_and_samples_have_no_copy(folder, monkeypatch):
     assert not copy_of(other).parent.exists()
 
 
+def test_copy_replaced_while_it_is_read_is_not_taken_for_the_first(folder, monkeypatch):
+    """A slower reader may put an older copy in place between what a copy says of its shards and its rows."""
+    shards.read(folder, "requests")
+    older = copy_of(folder).read_bytes()
+    line = next((folder / "records").glob("requests-a.jsonl")).read_text().splitlines()[0]
+    add(folder, "requests", json.loads(line) | {"repeat": 7})
+    assert len(shards.read(folder, "requests")[0]) == 25
+    loads, replaced = json.loads, []
+
+    def replace(text):
+        if not replaced:
+            other = copy_of(folder).with_name("older")
+            other.write_bytes(older)
+            replaced.append(os.replace(other, copy_of(folder)))
+        return loads(text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards.json, "loads", replace)
+        assert len(shards.read(folder, "requests")[0]) == 25
+    assert replaced
+
+
 def _read_often(folder, results):
     shards.WORTH_BYTES = 1
     results.put([len(shards.read(folder, "requests")[0]) for _ in range(8)])
