@@ -9,18 +9,20 @@ of the fork server, warm-up, timed repeats, records, analysis. On a quiet machin
 With `--neighbour N` that many processes keep the machine busy in bursts (`measure.neighbour`), and of the units that
 are off by more than 5 %, either way, at least 90 % must be marked.
 
-What whole operations cost is measured before and after the sweep, without the neighbours, and the smaller of the two
-counts; how well the machine by itself keeps to it is said beside it.
+What a whole operation costs changes with the machine's other guests, so each round of a kind is a sweep of its own
+(which resumes the last), and an operation is timed right before and right after it, the neighbours stopped; the smaller
+of the two counts. How well the machine by itself keeps to it is said beside it.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import pandas as pd
@@ -35,7 +37,7 @@ MOST, MOST_MARKED, FEWEST_NOTICED = 0.95, 0.05, 0.90
 FIGURES = ("e2e_s", "ttft_s", "tpot_s")
 QUIET_KINDS = ("cpu_time", "arithmetic")  # what memory takes depends on the host's other guests too
 STEPS_S, LENGTHS, ROUNDS = (0.004, 0.01, 0.025), (8, 24), 6  # a start takes 0.2 ms, a step of the loop 6 µs
-CALIBRATION_S = 3.0
+CALIBRATION_S = 2.0
 GOODBYE_S = 10.0
 _CELL = (
     *("paradigm=ar", "train=random", "tokenizer=byte", "workload=random_prompts", "measure=latency"),
@@ -68,24 +70,39 @@ def _run(options: argparse.Namespace) -> int:
     folder = options.folder or Path(tempfile.mkdtemp(prefix="known-costs-"))
     kinds = KINDS if options.neighbour else QUIET_KINDS
     set_threads(1)
-    before = {kind: _timed(kind) for kind in kinds}
-    failed = 0
-    with _neighbours(options.neighbour, options.pause_s):
-        for kind, time in before.items():
-            overrides = overrides_of(kind, time.seconds if time else None, options.rounds, folder)
-            if not failed:
-                failed = _swept([*overrides, *options.overrides])
-    if failed:
-        return failed
-    known_times = {kind: _better(time, _timed(kind)) for kind, time in before.items()}
-    units = judged(folder, {kind: time.seconds for kind, time in known_times.items() if time})
-    lines = [
-        f"{kind}: {time.seconds * 1e6:.3g} µs an operation, middle half of its times within {time.spread:.1%}"
-        for kind, time in known_times.items()
-        if time
-    ]
-    print(table(units), "", *lines, *verdict(units, options.neighbour), f"records: {folder}", sep="\n")
+    planned_s: dict[str, float | None] = {}
+    times: dict[tuple[str, int], OperationTime] = {}
+    with _neighbours(options.neighbour, options.pause_s) as stopped:
+        for round_index in range(options.rounds):
+            for kind in kinds:
+                with stopped():
+                    before = _timed(kind)
+                planned_s.setdefault(kind, before.seconds if before else None)  # part of what identifies a cell
+                overrides = overrides_of(kind, planned_s[kind], round_index + 1, folder)
+                if failed := _swept([*overrides, *options.overrides]):
+                    return failed
+                with stopped():
+                    after = _timed(kind)
+                if before and after:
+                    times[kind, round_index] = min(
+                        before, after, key=lambda time: time.seconds
+                    )  # others only add to it
+    units = judged(folder, {at: time.seconds for at, time in times.items()})
+    print(table(units), "", *_described(times), *verdict(units, options.neighbour), f"records: {folder}", sep="\n")
     return 0 if holds(units, options.neighbour) else 1
+
+
+def _described(times: Mapping[tuple[str, int], OperationTime]) -> list[str]:
+    lines = []
+    for kind in dict.fromkeys(kind for kind, _ in times):
+        own = [time for (other, _), time in times.items() if other == kind]
+        low_us, high_us = (pick(time.seconds for time in own) * 1e6 for pick in (min, max))
+        spread = max(time.spread for time in own)
+        lines.append(
+            f"{kind}: {low_us:.3g} to {high_us:.3g} µs an operation over rounds, "
+            f"the middle half of a round's times within {spread:.1%}"
+        )
+    return lines
 
 
 def overrides_of(kind: str, operation_s: float | None, rounds: int, folder: Path) -> list[str]:
@@ -103,11 +120,11 @@ def overrides_of(kind: str, operation_s: float | None, rounds: int, folder: Path
     ]
 
 
-def judged(folder: Path, operations_s: Mapping[str, float]) -> pd.DataFrame:
+def judged(folder: Path, operations_s: Mapping[tuple[str, int], float]) -> pd.DataFrame:
     """A row a unit: kind, cell, round, whether it is marked, and of each figure the ratio to its known cost.
 
     Args:
-        operations_s: kind -> seconds of an operation, where the sweep did not know them yet.
+        operations_s: (kind, round) -> seconds of an operation then, where they differ from what the cell was made with.
     """
     frames = analysis.load(folder)
     figures = frames.timed.groupby("key")[list(FIGURES)].median()
@@ -122,7 +139,8 @@ def judged(folder: Path, operations_s: Mapping[str, float]) -> pd.DataFrame:
             operation_s=None if pd.isna(operation_s) else float(operation_s),
         )
         known_s = known(decoder, int(unit["workload.output_len"]))
-        cost = operations_s.get(decoder.kind, decoder.operation_s or 1.0) / (decoder.operation_s or 1.0)
+        then_s = operations_s.get((decoder.kind, int(unit["round"])))
+        cost = then_s / decoder.operation_s if then_s and decoder.operation_s else 1.0
         ratios = {name: unit[name] / known_s[name] / cost for name in FIGURES}
         rows.append({"kind": decoder.kind, "cell": unit["cell"], "round": unit["round"], "marked": unit["contended"],
                      "contended_by": unit["contended_by"], "attempts": unit["attempts"], **ratios})  # fmt: skip
@@ -198,11 +216,6 @@ def _timed(kind: str) -> OperationTime | None:
     return None if kind == "cpu_time" else time_of_operation(kind, for_s=CALIBRATION_S)
 
 
-def _better(before: OperationTime | None, after: OperationTime | None) -> OperationTime | None:
-    """The one that was less disturbed: others only add to it."""
-    return min(before, after, key=lambda time: time.seconds) if before and after else None
-
-
 def _swept(overrides: Sequence[str]) -> int:
     """Run a sweep; its exit code. Ctrl-C reaches it, too, and is given back when it has said goodbye."""
     process = subprocess.Popen([sys.executable, "-m", "paradigms", *overrides])
@@ -217,8 +230,8 @@ def _swept(overrides: Sequence[str]) -> int:
 
 
 @contextmanager
-def _neighbours(number: int, pause_s: float) -> Iterator[None]:
-    """Busy processes beside the block."""
+def _neighbours(number: int, pause_s: float) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Busy processes beside the block; what it is given makes them hold still beside a block of its own."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "paradigms.measure.neighbour", f"--seed={seed}", f"--pause-s={pause_s}"],
@@ -226,8 +239,17 @@ def _neighbours(number: int, pause_s: float) -> Iterator[None]:
         )
         for seed in range(number)
     ]
-    try:
+
+    @contextmanager
+    def stopped() -> Iterator[None]:
+        for process in processes:
+            process.send_signal(signal.SIGSTOP)
         yield
+        for process in processes:
+            process.send_signal(signal.SIGCONT)
+
+    try:
+        yield stopped
     finally:
         for process in processes:
             process.kill()

@@ -112,6 +112,23 @@ def test_ctrl_c_is_one_line_and_leaves_nobody(tmp_path: Path) -> None:
     assert "interrupted" in text and "Traceback" not in text
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="states are read from /proc")
+def test_neighbours_hold_still_while_operations_are_timed() -> None:
+    def states() -> set[str]:
+        return {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids}
+
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    others = set(children.read_text().split())
+    with known_costs._neighbours(2, 0.0) as stopped:
+        pids = set(children.read_text().split()) - others
+        with stopped():
+            time.sleep(0.05)
+            assert len(pids) == 2 and states() == {"T"}
+        time.sleep(0.05)
+        assert "T" not in states()
+    assert not any(Path("/proc", pid).exists() for pid in pids)
+
+
 @pytest.mark.slow
 def test_a_whole_sweep_beside_a_neighbour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -120,13 +137,17 @@ def test_a_whole_sweep_beside_a_neighbour(
     monkeypatch.setattr(known_costs, "STEPS_S", (0.0005,))
     monkeypatch.setattr(known_costs, "LENGTHS", (4, 8))
     monkeypatch.setattr(known_costs, "CALIBRATION_S", 0.1)
-    code = known_costs.main(["--neighbour=1", "--rounds=1", f"--folder={tmp_path}", "measure.min_time_s=0"])
+    code = known_costs.main(["--neighbour=1", "--rounds=2", f"--folder={tmp_path}", "measure.min_time_s=0"])
     out = capfd.readouterr().out
     assert code in (0, 1) and f"records: {tmp_path}" in out
     found = known_costs.judged(tmp_path, {})
-    assert len(found) == 6 and set(found["kind"]) == {"cpu_time", "arithmetic", "memory"}
+    assert (
+        len(found) == 12
+        and set(found["round"]) == {0, 1}
+        and set(found["kind"]) == {"cpu_time", "arithmetic", "memory"}
+    )
     assert (found.loc[found["kind"] == "cpu_time", "e2e_s"] > 1).all(), "cpu time cannot pass faster than the clock"
     assert found["attempts"].between(1, 3).all()
-    slow, slower = (known_costs.judged(tmp_path, {"memory": seconds}) for seconds in (1.0, 2.0))
-    of_memory = found["kind"] == "memory"
+    slow, slower = (known_costs.judged(tmp_path, {("memory", 0): seconds}) for seconds in (1.0, 2.0))
+    of_memory = (found["kind"] == "memory") & (found["round"] == 0)
     assert (slow["e2e_s"] / slower["e2e_s"]).tolist() == pytest.approx(of_memory.map({True: 2.0, False: 1.0}).tolist())
