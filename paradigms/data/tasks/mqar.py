@@ -1,0 +1,103 @@
+"""Multi-query associative recall (zoology, 2312.04927): pairs of key and value, then keys whose values are wanted.
+
+What must be kept grows with the number of pairs: attention has it all, a state of fixed size must hold every pair
+before it knows which is asked.
+
+In the paper the keys that are asked lie scattered over what follows the pairs, and each value is predicted where its
+key stands. Here they stand together at the end, behind as much filler as the paper's length leaves, and all values are
+the answer: so every paradigm, in whatever order it writes, is asked alike.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from paradigms.data.tasks.task import Instance, Task, Verdict, compare
+
+FILLER, ANSWER = ".", "="
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mqar(Task):
+    """Attributes:
+    num_pairs: pairs of an instance; no key and no value occurs twice in them.
+    num_keys, num_values: keys and values to draw from, of which none is both.
+    num_queries: keys that are asked, each once; None asks all.
+    length: symbols of a prompt: pairs, filler, the keys that are asked, and the sign that ends them.
+    """
+
+    num_pairs: int = 4
+    num_keys: int = 32
+    num_values: int = 32
+    num_queries: int | None = None
+    length: int = 32
+    name: ClassVar[str] = "mqar"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_pairs < 1:
+            raise ValueError(f"corpus.num_pairs={self.num_pairs} must be at least 1")
+        for name in ("num_keys", "num_values"):
+            if getattr(self, name) < max(self.num_pairs, 2):
+                raise ValueError(
+                    f"corpus.{name}={getattr(self, name)} must be at least {max(self.num_pairs, 2)}: those of "
+                    f"corpus.num_pairs={self.num_pairs} are all different, and of one nothing could be asked"
+                )
+        if not 1 <= self.answer_len <= self.num_pairs:
+            raise ValueError(
+                f"corpus.num_queries={self.num_queries} must be from 1 to corpus.num_pairs={self.num_pairs}, or null "
+                "for all of them: each key is asked once at most"
+            )
+        if self._num_filler < 0:
+            raise ValueError(
+                f"corpus.length={self.length} must be at least {self.length - self._num_filler}: "
+                f"{self.num_pairs} pairs, {self.answer_len} keys that are asked, and the sign that ends them"
+            )
+
+    @property
+    def _num_filler(self) -> int:
+        return self.length - 2 * self.num_pairs - self.answer_len - 1
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        keys = (f"k{number}" for number in range(self.num_keys))
+        return (*keys, *self.answer_symbols, FILLER, ANSWER)
+
+    @property
+    def answer_symbols(self) -> tuple[str, ...]:
+        return tuple(f"v{number}" for number in range(self.num_values))
+
+    @property
+    def prompt_len(self) -> int:
+        return self.length
+
+    @property
+    def answer_len(self) -> int:
+        return self.num_pairs if self.num_queries is None else self.num_queries
+
+    def draw(self, source: random.Random) -> Instance:
+        keys = [f"k{number}" for number in source.sample(range(self.num_keys), self.num_pairs)]
+        values = [f"v{number}" for number in source.sample(range(self.num_values), self.num_pairs)]
+        asked = source.sample(range(self.num_pairs), self.answer_len)
+        pairs = [symbol for pair in zip(keys, values, strict=True) for symbol in pair]
+        prompt = (*pairs, *(FILLER,) * self._num_filler, *(keys[number] for number in asked), ANSWER)
+        return Instance(prompt, tuple(values[number] for number in asked))
+
+    def check(self, instance: Instance, answer: Sequence[str]) -> Verdict:
+        """Right are the values of the keys, in the order in which they are asked."""
+        verdict = compare(answer, instance.answer)
+        if verdict.problem == "wrong symbol":
+            wrong = next(said for said, right in zip(answer, instance.answer, strict=True) if said != right)
+            if wrong in instance.prompt[1 : 2 * self.num_pairs : 2]:
+                return Verdict(False, verdict.share, "value of another key")
+            problem = "value of no key" if wrong in self.answer_symbols else "no value"
+            return Verdict(False, verdict.share, problem)
+        return verdict
+
+    def identity(self, instance: Instance) -> Any:
+        """The order of pairs asks nothing."""
+        pairs = instance.prompt[: 2 * self.num_pairs]
+        return [sorted(zip(pairs[::2], pairs[1::2], strict=True)), instance.prompt[2 * self.num_pairs :]]
