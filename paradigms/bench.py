@@ -18,14 +18,13 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
 
 import paradigms
 from paradigms.cell import Cell
 from paradigms.data.cache import cache_folder
 from paradigms.data.splits import Corpus
-from paradigms.data.stream import prompts, token_stream
+from paradigms.data.stream import token_stream
 from paradigms.data.tokenizers import StreamDecoder, Tokenizer
 from paradigms.decoding.native import NativeParadigm
 from paradigms.measure.attempts import until_quiet
@@ -45,7 +44,8 @@ from paradigms.measure.warmup import Warmup, warm_up
 from paradigms.measure.weight_reads import WeightReads
 from paradigms.models.execution import Prepared, execute, keep_compiled
 from paradigms.paradigm import Event, Outline, Paradigm, Request, StateBytes
-from paradigms.scores import heldout_columns, judge, score, stretches
+from paradigms.requests import instance_of, make_requests
+from paradigms.scores import heldout_columns, judge, score, score_answer, stretches
 from paradigms.training.printed import Printed
 from paradigms.weights import Weights, load_corpus
 from paradigms.work import BatchShape, ForwardShape
@@ -151,36 +151,12 @@ def prepare(cell: Cell) -> None:
             token_stream(corpus, cell.tokenizer.load(corpus), "heldout")
         return
     weights = cell.train.load(cell.wanted, report=Printed(str(cell.paradigm["name"])))
-    token_stream(corpus, weights.tokenizer, "heldout")
+    if cell.workload.prompts == "heldout":
+        token_stream(corpus, weights.tokenizer, "heldout")
     if cell.measure.quality:
-        judge(corpus)
+        if corpus.task is None:
+            judge(corpus)
         heldout_columns(weights, corpus)
-
-
-def make_requests(cell: Cell, round_index: int, repeat: int, *, corpus: Corpus, tokenizer: Tokenizer) -> list[Request]:
-    """The batch of a repeat: equal for every paradigm, another one in each round and repeat."""
-    work = cell.workload
-    first = (round_index * cell.measure.max_repeats + repeat) * work.batch_size
-    indices = range(first, first + work.batch_size)
-    text_len = work.total_len if work.num_gaps else work.prompt_len  # text that is given goes on from the prompt
-    if work.prompts == "heldout":
-        stream = token_stream(corpus, tokenizer, "heldout")
-        ids = {"bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
-        chosen = prompts(stream, prompt_len=text_len, count=indices.stop, seed=work.seed, **ids)[first:]
-    else:
-        chosen = [_random_prompt(work.seed, index, text_len, tokenizer) for index in indices]
-    return [
-        Request(
-            id=f"{work.seed}/{index}",
-            prompt=tuple(text[: work.prompt_len]),
-            max_new_tokens=work.output_len,
-            canvas=work.canvas(text[work.prompt_len :]),
-            seed=work.seed * 1_000_003 + index,
-            ignore_eos=work.stop == "length",
-            stop_strings=work.stop_strings,
-        )
-        for index, text in zip(indices, chosen, strict=True)
-    ]
 
 
 def torch_device(name: str) -> torch.device:
@@ -379,11 +355,16 @@ def _facts(
 def _tables(cell: Cell, weights: Weights, corpus: Corpus, recordings: Sequence[Recording]) -> Tables:
     """Rows of the child tables of one unit."""
     tables: Tables = {"requests": [], "samples": [], "tokens": [], "training": []}
-    scorer = judge(corpus) if cell.measure.quality else None
+    task = corpus.task if cell.workload.prompts == "task" else None
+    scorer = judge(corpus) if cell.measure.quality and task is None else None
     for repeat, recording in enumerate(recordings):
         for row, columns in zip(recording.rows, recording.request_rows(), strict=True):
             text = weights.tokenizer.decode(row.token_ids)
             scores = score(weights.tokenizer, scorer, row.request, row.token_ids) if scorer else {}
+            if task is not None:
+                scores = score_answer(
+                    weights.tokenizer, instance_of(task, row.request), row.request, row.token_ids, task
+                )
             tables["requests"].append({"repeat": repeat, **columns, **scores})
             tables["samples"].append(
                 {
@@ -421,21 +402,16 @@ def _training_rows(cell: Cell, weights: Weights) -> list[dict[str, Any]]:
     card = weights.card
     if not card:
         return []
-    tokens_an_epoch = card["tokens_seen"] / card["epochs"]
+    tokens_an_epoch = card["tokens_seen"] / card["epochs"] if card["epochs"] else None  # None: every batch is new
     return [
         {
             "checkpoint": weights.checkpoint,
             "paradigm": cell.paradigm["name"],
-            "epoch": point["tokens"] / tokens_an_epoch,
+            "epoch": point["tokens"] / tokens_an_epoch if tokens_an_epoch else None,
             "peak_rss_bytes": card["peak_bytes"],
             "is_bound": cell.model.noise is not None,
+            "train_bytes_per_token": card.get("train_bytes_per_token"),  # newer than the zoo
             **point,
         }
         for point in card["curve"]
     ]
-
-
-def _random_prompt(seed: int, index: int, length: int, tokenizer: Tokenizer) -> list[int]:
-    plain = tokenizer.plain_ids
-    draw = np.random.default_rng([seed, index]).integers(0, len(plain), length - 1)
-    return [tokenizer.bos_id, *(plain[token] for token in draw.tolist())]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from paradigms.data.symbols import Symbols
+from paradigms.data.tasks.task import Task
 from paradigms.decoding.native import Decoder
 from paradigms.measure.environment import gpu_names, usable_cores
 from paradigms.models.config import ModelConfig
@@ -74,6 +76,7 @@ class Cell:
                 f"tokenizer.vocab_size={self.tokenizer.vocab_size}; "
                 "leave model.vocab_size out, it follows the tokenizer"
             )
+        self._check_task(work)
         self._check_gaps(work)
         self._check_ends(work)
         if self.num_positions > self.model.max_positions:
@@ -103,11 +106,42 @@ class Cell:
             )
         self._check_execution()
         self._check_values(work)
-        if getattr(self.corpus, "check", None):
+        if not isinstance(self.corpus, Task) and getattr(self.corpus, "check", None):  # a task judges answers with it
             self.corpus.check()  # type: ignore[attr-defined]
         if getattr(self.tokenizer, "check", None):
             needs_bytes = self.measure.quality or self.measure.timeline == "delivered"
             self.tokenizer.check(needs_text=work.prompts == "heldout", needs_bytes=needs_bytes)  # type: ignore[attr-defined]
+
+    def _check_task(self, work: Workload) -> None:
+        """A task and its workload go together, and no instance is asked twice."""
+        task = self.corpus if isinstance(self.corpus, Task) else None
+        symbols = isinstance(self.tokenizer, Symbols)
+        if work.prompts != "task":
+            if task is not None and work.prompts == "heldout":
+                raise ValueError(f"corpus={task.name} is a task and has no text to go on from; use workload=task")
+            return
+        if task is None or not symbols:
+            raise ValueError(
+                "workload=task asks the instances of a task, one token a symbol: choose one of them, as in "
+                "task=star_graph, which sets corpus, tokenizer and workload"
+            )
+        for name, wanted in (("prompt_len", task.prompt_tokens), ("output_len", task.output_tokens)):
+            if getattr(work, name) != wanted:
+                raise ValueError(
+                    f"workload.{name}={getattr(work, name)}, but {task.title} has {wanted} tokens; leave it out"
+                )
+        asked = work.batch_size * self.measure.max_repeats * self.measure.rounds
+        if asked > task.num_heldout:
+            raise ValueError(
+                f"workload.batch_size={work.batch_size} x measure.max_repeats={self.measure.max_repeats} x "
+                f"measure.rounds={self.measure.rounds} are {asked} instances, and corpus.num_heldout="
+                f"{task.num_heldout}: ask for fewer, or hold out more"
+            )
+        if work.planted and not getattr(self.decoder, "takes_drafts", False):
+            raise ValueError(
+                f"workload.planted={work.planted} puts tokens at the answer's beginning, which paradigm="
+                f"{self.paradigm['name']} cannot go on from; use decoder=autoregressive or masked_diffusion"
+            )
 
     def _check_gaps(self, work: Workload) -> None:
         """What a workload with gaps asks of a decoder, and what one without has no use for."""

@@ -11,6 +11,7 @@ the groups are composed.
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -29,6 +30,25 @@ from paradigms.plan import PlannedCell, leave_out
 
 NOT_CELL = ("sweep", "launch", "hydra")  # every other key of the config describes the cell
 MAX_LISTED = 100  # impossible cells
+
+
+def _of(key: str, attribute: str, *, _root_: DictConfig) -> Any:
+    """`${of:corpus,prompt_tokens}`: an attribute of what a part of the config builds, for sizes that follow from it."""
+    node = OmegaConf.select(_root_, key, throw_on_missing=True)
+    if not OmegaConf.is_dict(node):
+        raise ValueError(f"${{of:{key},{attribute}}}: {key} is no part of this config")
+    found = getattr(build(OmegaConf.to_container(node, resolve=True), key), attribute, None)
+    if found is None:
+        raise ValueError(
+            f"{key}={node.get('_target_', '').rpartition('.')[2]} has no {attribute}: tokenizer=symbols, workload=task "
+            "and train=task are for tasks (task=star_graph) and known processes"
+        )
+    return found
+
+
+OmegaConf.register_new_resolver("of", _of, replace=True)
+OmegaConf.register_new_resolver("times", lambda *factors: math.prod(factors), replace=True)
+
 FIXED_IN_A_SWEEP = ("sweep", "launch", "hydra.launcher")
 
 

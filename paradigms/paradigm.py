@@ -42,12 +42,18 @@ class Request:
     ignore_eos: bool = True
     stop_strings: tuple[str, ...] = ()
     canvas: tuple[int | None, ...] | None = None
+    draft: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise ValueError(f"request {self.id!r} has an empty prompt; give at least the begin-of-text token")
         if self.max_new_tokens < 1:
             raise ValueError(f"request {self.id!r} asks for max_new_tokens={self.max_new_tokens}; at least 1 is needed")
+        if len(self.draft) >= self.max_new_tokens:
+            raise ValueError(
+                f"request {self.id!r} has a draft of {len(self.draft)} tokens, which leaves nothing to decide of "
+                f"max_new_tokens={self.max_new_tokens}"
+            )
         if self.canvas is not None and self.canvas.count(None) != self.max_new_tokens:
             raise ValueError(
                 f"request {self.id!r} has {self.canvas.count(None)} open positions (None) in its canvas and asks for "

@@ -110,6 +110,12 @@ class PlannedCell:
         )
 
     @cached_property
+    def family(self) -> str:
+        """Equal for cells whose weights differ in the seed of their training at most."""
+        parts = {key: value for key, value in self.identity.items() if key.split(".")[0] not in OF_THE_WORK}
+        return content_hash({key: value for key, value in parts.items() if key != "train.seed"})
+
+    @cached_property
     def work(self) -> str:
         """Equal for cells that do the same work on the same device, whatever does it."""
         return content_hash({key: value for key, value in self.identity.items() if key.split(".")[0] in SAME_WORK})

@@ -11,12 +11,16 @@ import numpy as np
 
 from paradigms.data.cache import cached
 from paradigms.data.splits import Corpus
+from paradigms.data.symbols import SymbolTokenizer
+from paradigms.data.tasks.task import Instance, Task
 from paradigms.data.tokenizers import Tokenizer
-from paradigms.measure.environment import code_hash
+from paradigms.measure.imported_code import imported_code_hash
 from paradigms.paradigm import Request
 from paradigms.quality.ngram import ByteNgram
 from paradigms.quality.samples import sample_statistics
 from paradigms.weights import HELDOUT_MASKS, Weights, heldout_likelihood, heldout_window
+
+LIKELIHOOD_CODE = ("paradigms.quality.likelihood", "paradigms.data.stream", "paradigms.data.pairs")
 
 
 def heldout_columns(weights: Weights, corpus: Corpus) -> dict[str, Any]:
@@ -32,7 +36,7 @@ def heldout_columns(weights: Weights, corpus: Corpus) -> dict[str, Any]:
         "window": heldout_window(weights, corpus),
         "masks": HELDOUT_MASKS,
         "dtype": str(weights.model.dtype),
-        "code": code_hash("models", "quality", "data"),
+        "code": imported_code_hash(*LIKELIHOOD_CODE),
     }
     found = json.loads(cached("likelihood", key, evaluate))
     return {name: found[name] for name in found if name.startswith("bits_per_byte")} | {
@@ -66,6 +70,31 @@ def score(tokenizer: Tokenizer, scorer: ByteNgram, request: Request, tokens: Seq
     if request.canvas is not None:
         columns["judge_given_bits_per_byte"] = _bits_per_byte(nats[is_joint])
     return {**sample_statistics(tokens), **columns}
+
+
+def score_answer(
+    tokenizer: Tokenizer, instance: Instance, request: Request, tokens: Sequence[int], task: Task
+) -> dict[str, Any]:
+    """Columns of an answer to a task: `correct`, `answer_share` (of its symbols that are right), `answer_problem`.
+
+    With a planted error: `planted_kept`, whether any of it is still there; `correct_behind`, whether all behind it is
+    as in the reference.
+    """
+    assert isinstance(tokenizer, SymbolTokenizer)
+    said = [token for _, stretch in stretches(request, tokens) for token in stretch]
+    answer = said[: said.index(tokenizer.eos_id)] if tokenizer.eos_id in said else said
+    names = tokenizer.names(answer)
+    verdict = task.check(instance, names)
+    columns: dict[str, Any] = {
+        "correct": verdict.correct,
+        "answer_share": verdict.share,
+        "answer_problem": verdict.problem,
+        "answer_symbols": len(names),
+    }
+    if planted := len(request.draft):
+        columns["planted_kept"] = any(said == was for said, was in zip(tokens, request.draft, strict=False))
+        columns["correct_behind"] = tuple(names[planted:]) == instance.answer[planted:]
+    return columns
 
 
 def stretches(request: Request, tokens: Sequence[int]) -> list[tuple[bool, list[int]]]:

@@ -136,7 +136,7 @@ class _Sweep:
             return self.tell(summaries)
 
     def plans(self) -> list[Plan]:
-        """One plan a lane; before several lanes, one that prepares the checkpoints for all of them."""
+        """One plan a lane; before several lanes, as many that prepare the checkpoints for all of them."""
         rounds = [int(cell.factors.get("measure.rounds", 1)) for cell in self.cells]
         shares = self.options.units_per_process > 1
         units = order_units(
@@ -148,8 +148,21 @@ class _Sweep:
         lanes = split_lanes(units, self.num_lanes)
         if len(lanes) == 1:
             return [self.plan(lanes[0], 0, 1, (PREPARE, MEASURE))]
-        prepare = self.plan(units, 0, 1, (PREPARE,))
-        return [prepare, *(self.plan(lane, index, len(lanes), (MEASURE,)) for index, lane in enumerate(lanes))]
+        prepare = [
+            self.plan(share, index, len(lanes), (PREPARE,))
+            for index, share in enumerate(self.shares(units, len(lanes)))
+        ]
+        return [*prepare, *(self.plan(lane, index, len(lanes), (MEASURE,)) for index, lane in enumerate(lanes))]
+
+    def shares(self, units: Sequence[tuple[int, int]], count: int) -> list[list[tuple[int, int]]]:
+        """Units by what is to be prepared for them, dealt out in turn: seeds of one training share its trials, and stay
+        together.
+        """
+        families = {name: turn for turn, name in enumerate(dict.fromkeys(self.cells[cell].family for cell, _ in units))}
+        shares: list[list[tuple[int, int]]] = [[] for _ in range(min(count, len(families)))]
+        for cell, round_index in units:
+            shares[families[self.cells[cell].family] % len(shares)].append((cell, round_index))
+        return shares
 
     def plan(self, units: Sequence[tuple[int, int]], lane: int, num_lanes: int, stages: tuple[str, ...]) -> Plan:
         return Plan(

@@ -10,20 +10,25 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from paradigms import zoo
 from paradigms.data.pairs import PairRows
 from paradigms.data.splits import Corpus
-from paradigms.data.stream import evaluation_windows, token_stream
+from paradigms.data.stream import Rows, evaluation_windows, token_stream
+from paradigms.data.symbols import SymbolTokenizer
+from paradigms.data.tasks.rows import TaskRows
 from paradigms.data.tokenizers import Tokenizer
-from paradigms.measure.environment import code_hash, machine_line
+from paradigms.measure.environment import machine_line
+from paradigms.measure.imported_code import imported_code_hash
 from paradigms.models import checkpoint_files, pretrained
 from paradigms.models.config import ModelConfig
 from paradigms.models.network import NetworkConfig
@@ -31,13 +36,20 @@ from paradigms.models.transformers_model import TransformersConfig
 from paradigms.quality.likelihood import Likelihood
 from paradigms.records import content_hash
 from paradigms.training import checkpoint
-from paradigms.training.loop import Report, Text, train, validate
+from paradigms.training.loop import Diverged, Report, Text, train, validate
 from paradigms.training.recipe import Recipe
 from paradigms.training.start import Start
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 CHECKPOINTS = Path("runs/checkpoints")
 HELDOUT_WINDOW = 512
 HELDOUT_MASKS = 16
+DIVERGED = "diverged.txt"
+TRAINING_CODE = ("paradigms.training.loop", "paradigms.training.checkpoint", "paradigms.data.tasks.rows")
 
 
 @dataclass(frozen=True)
@@ -218,6 +230,12 @@ class TrainedHere(Recipe):
                 f"train.anneal_tokens={self.anneal_tokens} opens the attention of a denoiser of the whole canvas "
                 "(model.noise set, model.canvas_block=null); set it to 0 for this model"
             )
+        experts = wanted.native.experts
+        if self.micro_batches > 1 and experts is not None and experts.balance_loss:
+            raise ValueError(
+                f"train.micro_batches={self.micro_batches} with model.experts.balance_loss={experts.balance_loss}: how "
+                "evenly experts are used is a figure of the whole batch; set one of them to 1 or 0"
+            )
         self._start(wanted)
         return self.longest
 
@@ -229,7 +247,7 @@ class TrainedHere(Recipe):
                 "recipe": {**dataclasses.asdict(self), "start_from": None if start is None else start.identity},
                 "corpus": corpus.sha256,
                 "tokenizer": _load_tokenizer(wanted.tokenizer, wanted.corpus).sha256,
-                "code": code_hash("models", "training", "data", "quality"),
+                "code": imported_code_hash(*TRAINING_CODE, type(wanted.corpus).__module__),
                 "torch": torch.__version__,
                 "device": _device(wanted).type,
                 "machine": platform.machine(),
@@ -237,10 +255,51 @@ class TrainedHere(Recipe):
         )
 
     def load(self, wanted: Wanted, report: Report) -> Weights:
+        if self.trial_seed is None:
+            folder = self._trained(wanted, report)
+            return _from_folder(folder, checkpoint.read_card(folder), wanted, folder.name)
+        chosen, trials = self._chosen_by_trials(wanted, report)
+        weights = self._of(chosen, self.seed).load(wanted, report)
+        card = {**weights.card, "trials_bits_per_byte": trials, "trial_seed": self.trial_seed}
+        return dataclasses.replace(weights, checkpoint=self.checkpoint_id(wanted), card=card)
+
+    def _trained(self, wanted: Wanted, report: Report) -> Path:
+        """The folder of the checkpoint, trained if need be, by one process at a time.
+
+        Raises:
+            Diverged: now, or when it was tried before.
+        """
         folder = CHECKPOINTS / self.checkpoint_id(wanted)
-        if not (folder / checkpoint.CARD).exists():
-            self._train(wanted, folder, report)
-        return _from_folder(folder, checkpoint.read_card(folder), wanted, folder.name)
+        with _alone(folder):
+            if (said := folder / DIVERGED).exists():
+                raise Diverged(said.read_text())
+            if not (folder / checkpoint.CARD).exists():
+                try:
+                    self._train(wanted, folder, report)
+                except Diverged as error:
+                    said.write_text(str(error))
+                    raise
+        return folder
+
+    def _of(self, rate: float, seed: int) -> TrainedHere:
+        return dataclasses.replace(self, learning_rates=(rate,), seed=seed, trial_seed=None)
+
+    def _chosen_by_trials(self, wanted: Wanted, report: Report) -> tuple[float, dict[str, float | None]]:
+        """The best of the rates, each trained in full by the seed of the trials, and what each came to; None where it
+        diverged.
+        """
+        assert self.trial_seed is not None
+        trials: dict[str, float | None] = {}
+        for rate in self.learning_rates:
+            try:
+                card = checkpoint.read_card(self._of(rate, self.trial_seed)._trained(wanted, report))
+                trials[str(rate)] = min(point["val_bits_per_byte"] for point in card["curve"])
+            except Diverged:
+                trials[str(rate)] = None
+        found = {rate: value for rate in self.learning_rates if (value := trials[str(rate)]) is not None}
+        if not found:
+            raise ValueError(f"every rate of train.learning_rates={list(self.learning_rates)} diverged; add lower ones")
+        return min(found, key=lambda rate: found[rate]), trials
 
     def _start(self, wanted: Wanted) -> Start | None:
         if self.start_from is None:
@@ -255,14 +314,15 @@ class TrainedHere(Recipe):
     def _text(self, corpus: Corpus, tokenizer: Tokenizer, split: str) -> Text:
         if corpus.prompt_lens is None:
             return token_stream(corpus, tokenizer, split)
-        rows = PairRows.of(corpus, tokenizer, split)
+        rows = _rows(corpus, tokenizer, split)
         rows.check(self.longest, "the longest of train.lengths")
         return rows
 
-    def _epochs(self, text: Text, num_steps: int) -> float:
+    def _epochs(self, text: Text, num_steps: int) -> float | None:
+        """None where every batch is new."""
         if isinstance(text, PairRows):
             return self.rows_until(num_steps) / len(text.ids)
-        return self.tokens_until(num_steps) / len(text)
+        return self.tokens_until(num_steps) / len(text) if isinstance(text, np.ndarray) else None
 
     def _train(self, wanted: Wanted, folder: Path, report: Report) -> None:
         start = self._start(wanted)
@@ -282,6 +342,7 @@ class TrainedHere(Recipe):
                 device=_device(wanted),
                 start=tensors,
                 resume_from=folder / f"{name}.unfinished.safetensors",
+                keep_in=folder / "steps" if name == "training" else None,
                 report=lambda what, done, total: report(f"{name}: {what}", done, total),
             )
 
@@ -303,7 +364,9 @@ class TrainedHere(Recipe):
             "learning_rate": chosen,
             "trials_bits_per_byte": trials,
             "tokens_seen": trained.curve[-1]["tokens"],
+            "rows_seen": self.rows_until(trained.curve[-1]["step"]),
             "epochs": self._epochs(streams["train"], trained.curve[-1]["step"]),
+            "train_bytes_per_token": _bytes_per_token(streams["train"], tokenizer),
             "best_step": trained.best_step,
             "seconds": trained.seconds,
             "peak_bytes": trained.peak_bytes,
@@ -325,7 +388,7 @@ def heldout_likelihood(weights: Weights, corpus: Corpus, *, num_masks: int = HEL
     """
     tokenizer, window = weights.tokenizer, heldout_window(weights, corpus)
     if corpus.prompt_lens is not None:
-        rows = PairRows.of(corpus, tokenizer, "heldout")
+        rows = _rows(corpus, tokenizer, "heldout")
         rows.check(1 + window, "as long as the longest that were trained on")
         windows = rows.windows(1 + window)
     else:
@@ -342,6 +405,31 @@ def heldout_window(weights: Weights, corpus: Corpus) -> int:
     """Tokens after begin-of-text of a held-out window: 512; of pairs, as many as the longest rows of training have."""
     pairs_of_ours = corpus.prompt_lens is not None and weights.card
     return weights.card["recipe"]["longest"] - 1 if pairs_of_ours else HELDOUT_WINDOW
+
+
+def _rows(corpus: Corpus, tokenizer: Tokenizer, split: str) -> Rows:
+    """A split of prompts with answers: drawn by its task, or what its files hold."""
+    if corpus.task is None:
+        return PairRows.of(corpus, tokenizer, split)
+    assert isinstance(tokenizer, SymbolTokenizer), "Cell.check refuses a task with another tokenizer"
+    return TaskRows(task=corpus.task, tokenizer=tokenizer, split=split)
+
+
+def _bytes_per_token(text: Text, tokenizer: Tokenizer) -> float | None:
+    """UTF-8 bytes of a token, begin- and end-of-text counted as it is in the loss; None of prompts with answers."""
+    if not isinstance(text, np.ndarray):
+        return None
+    return float(np.array([len(token) for token in tokenizer.token_bytes])[text].mean())
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time; where files cannot be locked, as many as come."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _from_folder(folder: Path, card: Mapping[str, Any], wanted: Wanted, checkpoint_id: str) -> Weights:

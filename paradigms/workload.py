@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 STOPS = ("length", "natural")
-PROMPTS = ("heldout", "random")
+PROMPTS = ("heldout", "random", "task")
 MOST_RETRIES = 2  # of a contended unit: then it is kept, and marked
 TIMELINES = ("device", "delivered")
 EXECUTIONS = ("eager", "compile", "cuda_graph")
@@ -33,7 +33,11 @@ class Workload:
             goes on from its prompt.
         given_len: tokens of true text behind each gap.
         batch_size: requests that run as one batch.
-        prompts: `heldout` cuts prompts from the held-out text, `random` draws uniform token ids.
+        prompts: `heldout` cuts prompts from the held-out text, `random` draws uniform token ids, `task` takes the
+            held-out instances of a task (the corpus), one after the other; prompt_len and output_len are then those of
+            its longest instance.
+        planted: symbols at the answer's beginning that are made wrong; they stand there from the start, and only a
+            decoder that revises what it has decided can change them (prompts=task only).
         stop: `length` ignores EOS and commits exactly output_len; `natural` ends at EOS or a stop string.
         stop_strings: only with stop=natural.
         seed: prompts and every draw follow from it.
@@ -48,12 +52,13 @@ class Workload:
     stop: str = "length"
     stop_strings: tuple[str, ...] = ()
     seed: int = 0
+    planted: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop_strings", tuple(self.stop_strings))
         for name in ("prompt_len", "output_len", "batch_size"):
             _at_least(f"workload.{name}", getattr(self, name), 1)
-        for name in ("seed", "num_gaps", "given_len"):
+        for name in ("seed", "num_gaps", "given_len", "planted"):
             _at_least(f"workload.{name}", getattr(self, name), 0)
         _one_of("workload.prompts", self.prompts, PROMPTS)
         _one_of("workload.stop", self.stop, STOPS)
@@ -61,6 +66,11 @@ class Workload:
             raise ValueError("workload.stop_strings needs workload.stop=natural; a fixed length ignores them")
         if any(not string for string in self.stop_strings):
             raise ValueError("workload.stop_strings contains an empty string, which every text contains")
+        if self.planted and (self.prompts != "task" or self.planted >= self.output_len):
+            raise ValueError(
+                f"workload.planted={self.planted} makes the first symbols of a task's answer wrong: it needs "
+                f"workload=task, and fewer than workload.output_len={self.output_len}"
+            )
         self._check_gaps()
 
     def _check_gaps(self) -> None:

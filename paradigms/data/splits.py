@@ -9,6 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .tasks.task import Task
 
 SPLITS = ("train", "validation", "heldout")
 MIN_CHARACTERS = 64
@@ -27,6 +31,9 @@ class Corpus:
         num_bytes: UTF-8 bytes of each split.
         prompt_lens: characters of each document that are a prompt, which is given and never scored; None of plain text.
             See `pairs`.
+        symbols, separator: what the text is made of, where it has symbols of its own (`symbols`); None of plain text.
+        task: what draws training instances and checks answers, of corpora that are tasks (`tasks`); their "train"
+            split holds no document.
     """
 
     name: str
@@ -34,6 +41,9 @@ class Corpus:
     sha256: str
     num_bytes: Mapping[str, int]
     prompt_lens: Mapping[str, tuple[int, ...]] | None = field(default=None, repr=False)
+    symbols: tuple[str, ...] | None = field(default=None, repr=False)
+    separator: str = ""
+    task: Task | None = field(default=None, repr=False)
 
 
 def build_corpus(

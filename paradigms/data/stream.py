@@ -9,12 +9,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from .cache import cached
 from .splits import SPLITS, Corpus
 from .tokenizers import BOS_ID, EOS_ID, Tokenizer
+
+
+class Rows(Protocol):
+    """Prompts with answers, each in a row of its own; see `pairs` and `tasks.rows`."""
+
+    @property
+    def longest(self) -> int: ...
+
+    def check(self, length: int, which: str) -> None: ...
+
+    def batch(self, *, seed: int, step: int, length: int, num_rows: int) -> tuple[np.ndarray, np.ndarray]: ...
+
+    def windows(self, length: int, *, count: int | None = None) -> EvaluationWindows: ...
 
 
 def token_stream(corpus: Corpus, tokenizer: Tokenizer, split: str) -> np.ndarray:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from paradigms.decoding import draws
 from paradigms.decoding.pace import check_pace
-from paradigms.decoding.prompts import append, follow, left_to_right, rearranged, right_align
+from paradigms.decoding.prompts import append, drafts, follow, left_to_right, rearranged, right_align
 from paradigms.decoding.sampling import Sampling
 from paradigms.decoding.stopping import Vocabulary, finish, never_mask
 from paradigms.models.config import ModelConfig
@@ -51,6 +51,7 @@ class Autoregressive(Sampling):
     kv_dtype: str | None = None
     infilling: str = "suffix_first"
     infills: ClassVar[bool] = True
+    takes_drafts: ClassVar[bool] = True
     engine: ClassVar[str] = "native"
     depends_on_values: ClassVar[bool] = False
 
@@ -128,11 +129,14 @@ class Autoregressive(Sampling):
         state = model.new_state(len(requests), max_len, kv_dtype=self.kv_dtype) if self.cache == "state" else None
         state_bytes = (lambda: StateBytes(state.used_bytes, state.allocated_bytes)) if state else None
         ending = _Ending(requests, vocabulary)
+        draft_BN = drafts(requests, model.device)
 
         computed = sum(lengths)
         for n in range(N):
             logits_BV = model(tokens_BT, state, num_tokens=num_tokens, logits_at=slice(-1, None))[:, 0]
             token_B1 = self.draw(never_mask(logits_BV, vocabulary), uniform_BN[:, n])[:, None]
+            if draft_BN is not None and n < draft_BN.shape[1]:
+                token_B1 = torch.where(draft_BN[:, n : n + 1] < 0, token_B1, draft_BN[:, n : n + 1])
             yield Event(
                 phase="decode" if n else "prefill",
                 positions_K=(n,),

@@ -85,3 +85,14 @@ def append(
         both_BT = both_BT.gather(1, torch.where(old_BT, (column_T - hole_B1).clamp(min=0), column_T))
     together = [length + count for length, count in zip(lengths, added, strict=True)]
     return both_BT[:, T + N - max(together) :], together
+
+
+def drafts(requests: Sequence[Request], device: torch.device) -> Tensor | None:
+    """What stands at the first output positions from the start, int64 [B, longest], -1 behind a shorter draft; None
+    where no request has one.
+    """
+    longest = max(len(request.draft) for request in requests)
+    if not longest:
+        return None
+    rows = [[*request.draft, *[-1] * (longest - len(request.draft))] for request in requests]
+    return torch.tensor(rows, device=device)

@@ -37,6 +37,7 @@ def exact_nats(
     mask_id: int | None,
     batch_size: int,
     progress: Progress | None = None,
+    by_column_NT: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """−ln p of the scored tokens of each text [N] under a causal model; and whether each of them is the likeliest [N].
 
@@ -45,6 +46,7 @@ def exact_nats(
         lengths_N: tokens of each text.
         scored_NT: bool; never in column 0, which nothing predicts.
         mask_id: a token that no model may say.
+        by_column_NT: float64, zeros; gets what each token costs.
     """
     nats_N, greedy_N = np.zeros(len(tokens_NT)), np.zeros(len(tokens_NT), bool)
     for rows, length in _batches(lengths_N, batch_size, progress):
@@ -52,7 +54,10 @@ def exact_nats(
         scored_BT = _tensor(model, scored_NT[rows, :length])
         logits_MV = _sayable(model.logits_where(tokens_BT, scored_BT.roll(-1, 1)), mask_id)  # column i predicts i + 1
         target_M = tokens_BT[scored_BT]
-        nats_N[rows] = _spread(_nll(logits_MV, target_M), scored_BT).sum(1).cpu().numpy()
+        nats_BT = _spread(_nll(logits_MV, target_M), scored_BT)
+        nats_N[rows] = nats_BT.sum(1).cpu().numpy()
+        if by_column_NT is not None:
+            by_column_NT[rows, :length] += nats_BT.cpu().numpy()
         greedy_N[rows] = ~_spread(logits_MV.argmax(-1) != target_M, scored_BT).any(1).cpu().numpy()
     return nats_N, greedy_N
 
@@ -67,9 +72,14 @@ def masked_nats(
     mask_id: int,
     batch_size: int,
     progress: Progress | None = None,
+    by_column_NT: np.ndarray | None = None,
 ) -> np.ndarray:
     """Weighted −ln p of the masked tokens of each block [R, K] under a denoiser, given all others of the text; under a
     block-causal one, given the others of the block and all tokens of the blocks before.
+
+    Args:
+        by_column_NT: float64, zeros; gets what each token adds to its text's sum: its cost with as much of the text
+            known as when it is decided in a random order.
     """
     nats_RK = np.zeros(masks.weight_RK.shape)
     block = model.config.canvas_block or tokens_NT.shape[1]
@@ -85,6 +95,9 @@ def masked_nats(
         nats_BT = _spread(_nll(_sayable(logits_MV, mask_id), target_M), masked_BT).cpu().numpy()
         nats_BK = np.add.reduceat(nats_BT, np.arange(0, length, block), axis=1)
         nats_RK[rows, : nats_BK.shape[1]] = nats_BK * masks.weight_RK[rows, : nats_BK.shape[1]]
+        if by_column_NT is not None:
+            weight_BT = masks.weight_RK[rows][:, np.arange(length) // block]
+            np.add.at(by_column_NT, (texts[:, None], np.arange(length)), nats_BT * weight_BT)
     return nats_RK
 
 

@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from paradigms.data.symbols import FORMAT, SymbolTokenizer
 from paradigms.data.tokenizers import Tokenizer
 from paradigms.models.config import PARTS, ModelConfig
 from paradigms.models.stack import Model
@@ -99,7 +100,8 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         ValueError: it is missing or damaged.
     """
     try:
-        return Tokenizer.from_file(folder / TOKENIZER)
+        of_symbols = FORMAT.encode() in (folder / TOKENIZER).read_bytes()[:100]
+        return (SymbolTokenizer if of_symbols else Tokenizer).from_file(folder / TOKENIZER)
     except FileNotFoundError:
         raise ValueError(
             f"{folder / TOKENIZER} is missing; delete the folder {folder} and train again, or fetch it anew"

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from paradigms.models.block_diffusion import block_logits_where
+from paradigms.models.config import ModelConfig
 from paradigms.models.experts import Experts
 from paradigms.models.stack import Model
 
@@ -75,35 +76,65 @@ def balance_loss(model: Model) -> Tensor | float:
     return sum((layer.config.balance_loss * layer.take_balance() for layer in layers), 0.0)
 
 
-def next_token_loss(model: Model, tokens_BT: Tensor, *, scored_BT: Tensor | None = None) -> Tensor:
-    """Mean nats a scored token of a causal model: exact. `scored_BT` None scores all after column 0."""
+def next_token_loss(
+    model: Model, tokens_BT: Tensor, *, scored_BT: Tensor | None = None, num_scored: int | None = None
+) -> Tensor:
+    """Mean nats a scored token of a causal model: exact.
+
+    Args:
+        scored_BT: None scores all after column 0.
+        num_scored: what the sum is divided by, where these rows are a part of a batch; None is their own number.
+    """
     if scored_BT is None:
-        logits_BTV = model(tokens_BT[:, :-1])
-        return F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten())
-    logits_MV = model.logits_where(tokens_BT[:, :-1], scored_BT[:, 1:])
-    return F.cross_entropy(logits_MV, tokens_BT[:, 1:][scored_BT[:, 1:]])
+        logits_MV, target_M = model(tokens_BT[:, :-1]).flatten(0, 1), tokens_BT[:, 1:].flatten()
+    else:
+        logits_MV = model.logits_where(tokens_BT[:, :-1], scored_BT[:, 1:])
+        target_M = tokens_BT[:, 1:][scored_BT[:, 1:]]
+    mean = F.cross_entropy(logits_MV, target_M)
+    return mean if num_scored is None else mean * (len(target_M) / num_scored)
 
 
-def masked_loss(
-    model: Model,
+@dataclass(frozen=True, kw_only=True)
+class Noised:
+    """A batch with its masks drawn.
+
+    Attributes:
+        tokens_BT, noisy_BT: clean, and with masks.
+        masked_BT: where these are.
+        time_BT: of each token; the same along a row of a whole canvas.
+        num_scored: tokens that might have been masked.
+    """
+
+    tokens_BT: Tensor
+    noisy_BT: Tensor
+    masked_BT: Tensor
+    time_BT: Tensor
+    num_scored: int
+
+    def rows(self, part: slice) -> Noised:
+        """Some rows; `num_scored` stays that of the batch, so that losses of parts add up to that of the whole."""
+        parts = {name: getattr(self, name)[part] for name in ("tokens_BT", "noisy_BT", "masked_BT", "time_BT")}
+        return Noised(**parts, num_scored=self.num_scored)
+
+
+def noised(
+    config: ModelConfig,
     tokens_BT: Tensor,
     *,
     mask_id: int,
     generator: torch.Generator,
     objective: MaskedObjective | None = None,
     scored_BT: Tensor | None = None,
-    among_TT: Tensor | None = None,
-) -> Tensor:
-    """One draw of the mean NELBO in nats a scored token: an upper bound in expectation.
+) -> Noised:
+    """Draw the masks of a batch, on the CPU and so alike everywhere.
 
     Args:
         objective: None is MDLM's.
         scored_BT: the tokens that may be masked, and are scored; None is all after column 0. The others are given.
-        among_TT: who sees whom, where it is not the model's own way (`anneal`); for a whole canvas only.
     """
     objective = objective or MaskedObjective()
     B, T = tokens_BT.shape
-    block, reads_time = model.config.canvas_block, model.config.reads_time
+    block = config.canvas_block
     if block is None:
         time_BT = objective.times(B, generator).to(tokens_BT.device)[:, None].expand(B, T)
     else:
@@ -117,16 +148,51 @@ def masked_loss(
     else:
         masked_BT &= scored_BT
         num_scored = int(scored_BT.sum())
-    noisy_BT = tokens_BT.masked_fill(masked_BT, mask_id)
-    if block is None:
+    return Noised(
+        tokens_BT=tokens_BT,
+        noisy_BT=tokens_BT.masked_fill(masked_BT, mask_id),
+        masked_BT=masked_BT,
+        time_BT=time_BT,
+        num_scored=num_scored,
+    )
+
+
+def masked_loss(
+    model: Model,
+    tokens_BT: Tensor,
+    *,
+    mask_id: int,
+    generator: torch.Generator,
+    objective: MaskedObjective | None = None,
+    scored_BT: Tensor | None = None,
+    among_TT: Tensor | None = None,
+) -> Tensor:
+    """`denoising_loss` of a whole batch; arguments as of `noised` and of it."""
+    batch = noised(
+        model.config, tokens_BT, mask_id=mask_id, generator=generator, objective=objective, scored_BT=scored_BT
+    )
+    return denoising_loss(model, batch, mask_id=mask_id, among_TT=among_TT)
+
+
+def denoising_loss(model: Model, noised: Noised, *, mask_id: int, among_TT: Tensor | None = None) -> Tensor:
+    """One draw of the mean NELBO in nats a scored token: an upper bound in expectation.
+
+    Args:
+        among_TT: who sees whom, where it is not the model's own way (`anneal`); for a whole canvas only.
+    """
+    masked_BT, time_BT = noised.masked_BT, noised.time_BT
+    reads_time = model.config.reads_time
+    if model.config.canvas_block is None:
         time_B = time_BT[:, 0] if reads_time else None
-        logits_MV = model.logits_where(noisy_BT, masked_BT, among_BTT=among_TT, time_B=time_B)
+        logits_MV = model.logits_where(noised.noisy_BT, masked_BT, among_BTT=among_TT, time_B=time_B)
     else:
         assert among_TT is None
-        logits_MV = block_logits_where(model, noisy_BT, tokens_BT, masked_BT, time_BT=time_BT if reads_time else None)
+        logits_MV = block_logits_where(
+            model, noised.noisy_BT, noised.tokens_BT, masked_BT, time_BT=time_BT if reads_time else None
+        )
     logits_MV[:, mask_id] = float("-inf")
-    nats_M = F.cross_entropy(logits_MV, tokens_BT[masked_BT], reduction="none")
-    return (nats_M / time_BT[masked_BT]).sum() / num_scored
+    nats_M = F.cross_entropy(logits_MV, noised.tokens_BT[masked_BT], reduction="none")
+    return (nats_M / time_BT[masked_BT]).sum() / noised.num_scored
 
 
 def stratified_times(num_units: int, generator: torch.Generator, *, low: float = MIN_TIME, high: float = 1.0) -> Tensor:

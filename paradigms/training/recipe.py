@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from paradigms.training.objectives import MaskedObjective
 
+DTYPES = ("float32", "bfloat16")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -34,6 +36,15 @@ class Recipe:
             of the same shapes. It may be of the other kind: a denoiser can start from an autoregressive model.
         anneal_tokens: over so many tokens a denoiser's attention opens from causal to seeing everything, each later
             column with a probability that rises from 0 to 1 (2410.17891); 0 is open from the first step.
+        trial_seed: None tries each rate for `probe_tokens`, by the run's own seed. A seed trains every rate in full by
+            that one, and the best on validation text is taken for all seeds: short trials mislead where models learn
+            late. Trials are checkpoints of their own, made once for all seeds.
+        micro_batches: parts in which a step's rows go through the model, one after the other, for batches that do not
+            fit in memory; the gradient is that of the whole (experts' balance, no sum over rows, is refused).
+        dtype: in which matrix products and attention are computed (torch's autocast): float32 or bfloat16. Weights and
+            the optimizer stay in float32.
+        compile: run the layers through torch.compile.
+        keep_checkpoints: keep the weights of every validation beside the best ones, in `steps/<step>.safetensors`.
     """
 
     num_tokens: int
@@ -51,6 +62,11 @@ class Recipe:
     objective: MaskedObjective = field(default_factory=MaskedObjective)
     start_from: str | None = None
     anneal_tokens: int = 0
+    trial_seed: int | None = None
+    micro_batches: int = 1
+    dtype: str = "float32"
+    compile: bool = False
+    keep_checkpoints: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lengths", tuple(self.lengths))
@@ -62,6 +78,7 @@ class Recipe:
             "num_validations",
             "validation_windows",
             "validation_len",
+            "micro_batches",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"train.{name}={getattr(self, name)} must be at least 1")
@@ -73,6 +90,10 @@ class Recipe:
                 f"train.anneal_tokens={self.anneal_tokens} is more than train.num_tokens={self.num_tokens}, so "
                 "attention would never be open; make it less"
             )
+        if self.dtype not in DTYPES:
+            raise ValueError(f"train.dtype={self.dtype!r} is unknown; it is one of {', '.join(DTYPES)}")
+        if self.trial_seed is not None and self.trial_seed < 0:
+            raise ValueError(f"train.trial_seed={self.trial_seed} must be at least 0, or null")
         if self.clip_norm <= 0:
             raise ValueError(f"train.clip_norm={self.clip_norm} must be above 0; a large one clips nothing")
         if not self.learning_rates or min(self.learning_rates) <= 0:
@@ -83,6 +104,11 @@ class Recipe:
             raise ValueError(
                 f"train.batch_tokens={self.batch_tokens} is less than one row of {max(self.lengths)} tokens, "
                 "the longest of train.lengths"
+            )
+        if self.micro_batches > self.batch_tokens // max(self.lengths):
+            raise ValueError(
+                f"train.micro_batches={self.micro_batches} is more than the {self.batch_tokens // max(self.lengths)} "
+                f"rows of a step of {max(self.lengths)} tokens; make it less, or train.batch_tokens more"
             )
 
     @property

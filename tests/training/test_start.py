@@ -45,13 +45,13 @@ def test_the_first_step_sees_the_weights_that_it_starts_from(
 ) -> None:
     source = load(first)
     seen: list[dict[str, torch.Tensor]] = []
-    loss = loop._loss
+    loss = loop._losses
 
     def spy(model: Model, *rest: Any) -> torch.Tensor:
         seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
         return loss(model, *rest)
 
-    monkeypatch.setattr(loop, "_loss", spy)
+    monkeypatch.setattr(loop, "_losses", spy)
     found = load(second, start_from=str(home / source.checkpoint))
     for name, tensor in source.model.state_dict().items():
         assert torch.equal(seen[0][name], tensor), name

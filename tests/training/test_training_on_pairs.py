@@ -88,14 +88,14 @@ def test_a_training_on_answers_is_resumed_exactly_and_scored_on_answers(
 
 def test_every_paradigm_reads_the_same_rows(pairs: LocalPairs, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, list[torch.Tensor]] = {"ar": [], "diffusion": []}
-    loss = loop._loss
+    loss = loop._losses
     for name, kept in seen.items():
 
         def spy(model: Any, tokens: torch.Tensor, scored: torch.Tensor, *rest: Any, kept: Any = kept) -> torch.Tensor:
             kept.append(torch.stack((tokens, scored.long())))
             return loss(model, tokens, scored, *rest)
 
-        monkeypatch.setattr(loop, "_loss", spy)
+        monkeypatch.setattr(loop, "_losses", spy)
         load(wanted(name, pairs))
     assert torch.equal(torch.stack(seen["ar"]), torch.stack(seen["diffusion"]))
 

@@ -30,7 +30,10 @@ class Canvas:
         num_open: positions of each row that are to be decided.
         open_BT: where these stand.
         masked_BT: where there is a mask now that is to become a token.
+        loose_BT: where there was a draft that may still be revised; None where no draft may.
     """
+
+    loose_BT: Tensor | None = None
 
     def __init__(self, requests: Sequence[Request], vocabulary: Vocabulary, device: torch.device) -> None:
         mask_id = vocabulary.mask_id
@@ -39,10 +42,10 @@ class Canvas:
         self.requests, self.mask_id = requests, mask_id
         self.seeds = [request.seed for request in requests]
         canvases = [request.layout for request in requests]
-        rows = [
-            [*request.prompt, *(mask_id if token is None else token for token in canvas)]
-            for request, canvas in zip(requests, canvases, strict=True)
-        ]
+        rows = []
+        for request, canvas in zip(requests, canvases, strict=True):
+            draft = iter(request.draft)
+            rows.append([*request.prompt, *(next(draft, mask_id) if token is None else token for token in canvas)])
         self.prompt_lens = [len(request.prompt) for request in requests]
         self.totals = [len(row) for row in rows]
         self.num_open = [request.max_new_tokens for request in requests]
@@ -53,6 +56,8 @@ class Canvas:
         ]  # prompts and padding are not
         self.open_BT = torch.tensor(open_rows, device=device)
         self.masked_BT = self.open_BT
+        if any(request.draft for request in requests):
+            self.masked_BT = self.open_BT & (self.tokens_BT == mask_id)
         self._output_BN = self._output_columns()
 
     @property
@@ -61,8 +66,23 @@ class Canvas:
 
     @property
     def decided_BT(self) -> Tensor:
-        """Where there was a mask and is a token."""
-        return self.open_BT & (self.tokens_BT != self.mask_id)
+        """Where there was a mask, or a draft, and is a token that stays."""
+        decided_BT = self.open_BT & (self.tokens_BT != self.mask_id)
+        return decided_BT if self.loose_BT is None else decided_BT & ~self.loose_BT
+
+    @property
+    def waiting_BT(self) -> Tensor:
+        """What is still to be decided: masks, and drafts that may be revised."""
+        return self.masked_BT if self.loose_BT is None else self.masked_BT | self.loose_BT
+
+    def loosen_drafts(self) -> None:
+        """Drafts may be revised until their block is decided."""
+        self.loose_BT = self.open_BT & ~self.masked_BT
+
+    def settle(self, final_BT: Tensor) -> None:
+        """What stands here stays."""
+        if self.loose_BT is not None:
+            self.loose_BT = self.loose_BT & ~final_BT
 
     def block_of(self, index: int, starts: Sequence[int], stops: Sequence[int]) -> Block:
         """The block in which row b decides its positions starts[b] to stops[b] (counted from its prompt on)."""
@@ -116,13 +136,17 @@ class Canvas:
         self.masked_BT = self.masked_BT | remasked_BT
 
     def leave_behind(self, end_BT: Tensor, rows: Sequence[int]) -> None:
-        """Masks of these rows behind their first `end_BT` stay masks, and are no longer to become tokens."""
+        """Behind their first `end_BT` these rows stay as they are: masks are no longer to become tokens."""
         behind_BT = end_BT.cumsum(1) > end_BT.long()
-        self.masked_BT = self.masked_BT & ~(behind_BT & self._among(rows))
+        self._leave(behind_BT & self._among(rows))
 
     def leave_all(self, rows: Sequence[int]) -> None:
         """All masks of these rows stay masks."""
-        self.masked_BT = self.masked_BT & ~self._among(rows)
+        self._leave(self._among(rows))
+
+    def _leave(self, where_BT: Tensor) -> None:
+        self.masked_BT = self.masked_BT & ~where_BT
+        self.settle(where_BT)
 
     def _among(self, rows: Sequence[int]) -> Tensor:
         """Bool [B, 1]."""

@@ -64,6 +64,7 @@ class MaskedDiffusion(Sampling):
     eos: str = "free"
     engine: ClassVar[str] = "native"
     infills: ClassVar[bool] = True
+    takes_drafts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,11 +151,18 @@ class _Run:
         self.reader: Reader = decoder.cache.open(model, self.canvas)
         self.reads_time = bool(getattr(model.config, "reads_time", False))
         self.num_left = list(self.canvas.num_open)
+        self.final_at_start_BT: Tensor | None = None  # drafts, where nothing is revised; told with the first event
+        if any(request.draft for request in requests):
+            if self.sampler.revises:
+                self.canvas.loosen_drafts()
+            else:
+                self.num_left = [request.max_new_tokens - len(request.draft) for request in requests]
+                self.final_at_start_BT = self.canvas.decided_BT
 
     def decide(self, block: Block) -> Iterator[Event]:
         """All steps of one block."""
         canvas, sampler = self.canvas, self.sampler
-        open_BW = canvas.masked_BT.gather(1, block.column_BW) & block.inside_BW
+        open_BW = canvas.waiting_BT.gather(1, block.column_BW) & block.inside_BW
         opened = open_BW.sum(-1).tolist()
         before = [total - left for total, left in zip(canvas.num_open, self.num_left, strict=True)]
         masks = list(opened)  # left in this block
@@ -175,21 +183,25 @@ class _Run:
             if lasting is None:
                 decided = chosen_BW.sum(-1).tolist() if num_chosen is None else num_chosen
             else:
+                ending = {row for row in working if lasting[row] == index + 1}
                 remasked_BW = sampler.remask(step, guess)
                 if remasked_BW is not None:
+                    if canvas.loose_BT is not None and ending:  # before a block's only step there may be drafts
+                        stays_B1 = torch.tensor([[row in ending] for row in working], device=remasked_BW.device)
+                        remasked_BW = remasked_BW & ~stays_B1
                     canvas.mask_again(block, rows, remasked_BW)
                 if drawn_BW is not None:
                     drawn_BW[working] = torch.where(chosen_BW, guess.drawn_BW, drawn_BW[working])
-                ending = {row for row in working if lasting[row] == index + 1}
                 decided = [opened[row] if row in ending else 0 for row in working]
                 final_BT = self._all_of(block, ending)
+                canvas.settle(final_BT)
             for row, count in zip(working, decided, strict=True):
                 masks[row] -= count
                 self.num_left[row] -= count
             moved = [row for row, count in zip(working, decided, strict=True) if count]
             if self.decoder.eos == "early" and leave_what_comes_after(canvas, moved, self.vocabulary):
-                here = (canvas.masked_BT.gather(1, block.column_BW) & block.inside_BW).sum(-1).tolist()
-                left = canvas.masked_BT.sum(-1).tolist()
+                here = (canvas.waiting_BT.gather(1, block.column_BW) & block.inside_BW).sum(-1).tolist()
+                left = canvas.waiting_BT.sum(-1).tolist()
                 for row in moved:
                     masks[row], self.num_left[row] = here[row], left[row]
             yield self._event(final_BT, [row for row in working if not self.num_left[row]])
@@ -252,6 +264,8 @@ class _Run:
 
     def _event(self, final_BT: Tensor, ending: Sequence[int]) -> Event:
         canvas, reader = self.canvas, self.reader
+        if self.final_at_start_BT is not None:
+            final_BT, self.final_at_start_BT = final_BT | self.final_at_start_BT, None
         event = Event(
             phase="denoise",
             positions_K=range(max(canvas.num_open)),
