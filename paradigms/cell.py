@@ -144,10 +144,12 @@ class Cell:
             )
 
     def _check_gaps(self, work: Workload) -> None:
-        """What a workload with gaps asks of a decoder, and what one without has no use for."""
-        if work.num_gaps and not getattr(self.decoder, "infills", False):
+        """What gaps, of the workload or of a task's answers, ask of a decoder, and what has no use without them."""
+        of_task = getattr(self.corpus, "num_gaps", 0) if work.prompts == "task" else 0
+        if (work.num_gaps or of_task) and not getattr(self.decoder, "infills", False):
+            gaps = f"corpus.num_gaps={of_task}" if of_task else f"workload.num_gaps={work.num_gaps}"
             raise ValueError(
-                f"workload.num_gaps={work.num_gaps} gives text behind gaps, and paradigm={self.paradigm['name']} can "
+                f"{gaps} gives text behind gaps, and paradigm={self.paradigm['name']} can "
                 "only go on from a prompt; use decoder=autoregressive or masked_diffusion, or workload=fixed_length"
             )
         if work.num_gaps and self.measure.extrapolate_over_s is not None:
@@ -156,7 +158,7 @@ class Cell:
                 "measure.extrapolate_over_s=null"
             )
         infilling = getattr(self.decoder, "infilling", "suffix_first")
-        if not work.num_gaps and infilling != "suffix_first":
+        if not (work.num_gaps or of_task) and infilling != "suffix_first":
             raise ValueError(
                 f"decoder.infilling={infilling} says how gaps are filled, and workload.num_gaps=0 has none; use "
                 "workload=infilling, or leave decoder.infilling=suffix_first"

@@ -25,6 +25,7 @@ from paradigms.data.tasks.task import Instance
 from paradigms.data.tasks.walk_infilling import Graph, WalkInfilling
 from paradigms.decoding.autoregressive import Autoregressive
 from paradigms.decoding.diffusion.decoder import MaskedDiffusion
+from paradigms.engines.transformers_generate import TransformersGenerate
 from paradigms.requests import instance_of, make_requests
 from paradigms.scores import score_answer
 from paradigms.weights import RandomWeights
@@ -553,6 +554,23 @@ def test_decoders_fill_the_gaps_and_keep_what_is_given(decoder, stop):
         assert found["answer_symbols"] == len(text)
         verdict = task.check(instance_of(task, request), tokenizer.names(text))
         assert (found["correct"], found["answer_share"]) == (verdict.correct, verdict.share)
+
+
+def test_gaps_of_answers_ask_for_a_decoder_that_fills_them():
+    """And the control that does not read ahead has a use, as it has none for an answer without gaps."""
+    cell("prefix only").check()
+    with pytest.raises(ValueError, match=r"corpus\.num_gaps=3 gives text behind gaps"):
+        dataclasses.replace(cell("suffix first"), decoder=TransformersGenerate()).check()
+    task = LastWord(**FEW)
+    sizes = {"prompt_len": task.prompt_tokens, "output_len": task.output_tokens}
+    without = dataclasses.replace(
+        cell("prefix only", **sizes),
+        corpus=task,
+        tokenizer=Symbols(vocab_size=task.vocab_size),
+        model=dataclasses.replace(NETWORKS["ar"], vocab_size=task.vocab_size),
+    )
+    with pytest.raises(ValueError, match="infilling=prefix_only says how gaps are filled"):
+        without.check()
 
 
 @pytest.mark.parametrize("decoder", ["suffix first", "diffusion"])
