@@ -159,12 +159,15 @@ def test_draws_follow_from_the_generator_alone(name):
 
 
 def corrupted(task: Task, instance: Instance, source: random.Random) -> list[tuple[str, ...]]:
-    """An answer with a symbol changed at each of some places, one left out, one more, and nothing."""
+    """An answer with a symbol changed at some places, there or all over, one left out, one more, and nothing."""
     answer = instance.answer
     others = (*task.answer_symbols, SPECIALS[2])
     found: list[tuple[str, ...]] = [()]
     for place in source.sample(range(len(answer)), min(len(answer), 6)):
         found += [(*answer[:place], symbol, *answer[place + 1 :]) for symbol in source.sample(others, 2)]
+        found += [
+            tuple(symbol if each == answer[place] else each for each in answer) for symbol in source.sample(others, 2)
+        ]
         found.append((*answer[:place], *answer[place + 1 :]))
         found.append((*answer[:place], source.choice(task.answer_symbols), *answer[place:]))
     found += [answer[:-1], answer[1:], (*answer, answer[-1]), (*answer, source.choice(task.answer_symbols))]
@@ -326,6 +329,7 @@ def test_rows_follow_from_seed_step_and_row(name):
     again_RT, again_scored_RT = fresh.batch(seed=3, step=7, **sizes | {"num_rows": 4})
     assert np.array_equal(again_RT, tokens_RT[:4]) and np.array_equal(again_scored_RT, scored_RT[:4])
     assert not any(np.array_equal(other, tokens_RT) for other in others)
+    assert len({tokens_T.tobytes() for tokens_T in tokens_RT}) > 3, "rows differ"
     for row, (tokens_T, scored_T) in enumerate(zip(tokens_RT, scored_RT, strict=True)):
         instance = task.training_instance(3, 7, row)
         given = {1 + len(instance.prompt) + place for place, _ in instance.given}
