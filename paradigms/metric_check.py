@@ -1,0 +1,64 @@
+"""`python -m paradigms.metric_check`: which metric sees which defect, on texts whose faults are known.
+
+Without overrides the texts are those of a Markov chain, whose likelihood is exact; with them they are the held-out text
+of a corpus: `python -m paradigms.metric_check --length 96 corpus=stdlib_docs`. The table has for each metric the
+difference from the ideal, with its interval; `quality.defects` says what was expected before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from paradigms.build import build
+from paradigms.cli import BAD_INPUT, INTERRUPTED, compose, explain
+from paradigms.quality import defects
+from paradigms.weights import load_corpus
+
+FAILED = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code: 0 when all is as expected, 1 when it is not."""
+    parser = argparse.ArgumentParser(
+        prog="python -m paradigms.metric_check", description=(__doc__ or "").partition(": ")[2].partition("\n")[0]
+    )
+    parser.add_argument("--texts", type=int, default=200, help="of a set (default 200)")
+    parser.add_argument("--length", type=int, default=64, help="bytes of a text (default 64)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("overrides", nargs="*", help="hydra overrides that name a corpus, such as corpus=stdlib_docs")
+    options = parser.parse_intermixed_args(arguments)
+    try:
+        source = _source(options.overrides, texts=options.texts, length=options.length, seed=options.seed)
+        looks = defects.check(source, texts=options.texts, length=options.length, seed=options.seed, progress=_say)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    wrong = [look for look in looks if not look.holds]
+    promised = sum(look.expected is not None for look in looks)
+    print(f"{source.name}, {options.texts} texts of {options.length} bytes a set; intervals of {defects.LEVEL:.1%}\n")
+    print(defects.table(looks))
+    print(f"\n{promised - len(wrong)} of {promised} expectations hold; {len(looks) - promised} looks have none")
+    return FAILED if wrong else 0
+
+
+def _source(overrides: Sequence[str], *, texts: int, length: int, seed: int) -> defects.Source:
+    if not overrides:
+        return defects.Chain.of(seed=seed, documents=2 * texts, length=max(400, 2 * length))
+    try:
+        config = compose(overrides)
+    except Exception as error:
+        raise ValueError(explain(error)) from error
+    return defects.HeldOut.of(load_corpus(build(config["corpus"], "corpus")), length=length, seed=seed)
+
+
+def _say(defect: str) -> None:
+    print(f"defect: {defect}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,588 @@
+"""`python -m paradigms.rescore FOLDER`: quality of what a sweep generated, by metrics that cost too much beside it.
+
+Reads the records of a sweep and scores each text of its ok units, all rounds of a cell together:
+
+- generative perplexity under an external scorer (`--scorer smollm2`, or any causal model of transformers), and entropy;
+- diversity within and among texts, repetition, and what stands in the training text already;
+- MAUVE against held-out text of the same lengths, with its ceiling.
+
+The same is done to that held-out text itself, the ideal, which stands in the table as a line of its own.
+
+Written into the sweep's records: `scores-<shard>.jsonl`, a line a text, and `set_scores-<shard>.jsonl`, a line a cell;
+and `quality.csv` into its folder. What was scored by the same scorer and the same code is not scored again, so Ctrl-C
+is safe. A folder without plan/ (a published one) says nothing of how its corpus is made: give overrides as for
+`python -m paradigms`, such as corpus=stdlib_docs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import dataclasses
+import io
+import json
+import math
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import analysis
+from paradigms import zoo
+from paradigms.bench import torch_device
+from paradigms.build import build
+from paradigms.cli import BAD_INPUT, INTERRUPTED, compose, explain
+from paradigms.data.splits import Corpus
+from paradigms.data.stream import evaluation_windows, token_stream
+from paradigms.data.tokenizers import Tokenizer
+from paradigms.measure.imported_code import imported_code_hash
+from paradigms.paradigm import Request
+from paradigms.plan import Plan
+from paradigms.progress import Progress, count, progress, shown
+from paradigms.quality import mauve
+from paradigms.quality.external import ExternalScorer, Text
+from paradigms.quality.novelty import TrainingText
+from paradigms.quality.sample_scores import Generation, sample_columns, set_columns
+from paradigms.records import RecordWriter, content_hash, write_whole
+from paradigms.scores import stretches
+from paradigms.training.checkpoint import load_tokenizer
+from paradigms.weights import CHECKPOINTS, load_corpus
+from paradigms.workload import Workload
+
+SCORES, SET_SCORES, TABLE = "scores", "set_scores", "quality.csv"
+CODE = ("paradigms.quality.sample_scores", "paradigms.quality.mauve")
+FORMAT = 1  # of what this module itself makes of the records; another number scores everything again
+CHUNK = 32  # texts that are scored, and written, at once
+HELD_OUT = "held-out text"
+COLUMNS = {  # of the table that is printed: name -> (column, factor, digits)
+    "texts": ("samples", 1, 0),
+    "truncated": ("truncated", 1, 0),
+    "rejected": ("external_rejected", 1, 0),
+    "gen. perplexity": ("generative_perplexity", 1, 2),
+    "bits / byte": ("external_bits_per_byte", 1, 3),
+    "scorer's entropy": ("external_token_entropy_nats", 1, 3),
+    "token entropy": ("token_entropy_nats", 1, 3),
+    "distinct-2 of the set": ("set_distinct_2", 1, 3),
+    "self-BLEU": ("self_bleu", 1, 3),
+    "rep-4": ("rep_4", 1, 3),
+    "MAUVE": ("mauve", 1, 3),
+    "its ceiling": ("mauve_ceiling", 1, 3),
+    "longest match, bytes": ("longest_match_bytes", 1, 1),
+    "32-byte grams seen, %": ("seen_share", 100, 1),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is to be computed.
+
+    Attributes:
+        reference: whether held-out text is scored beside, and is what MAUVE compares with.
+        max_samples: of a cell, at most; None takes all.
+        overrides: hydra's, where the folder does not say how its corpus is made.
+    """
+
+    scorer: str | None = None
+    reference: bool = True
+    novelty: bool = True
+    max_samples: int | None = None
+    device: str = "auto"
+    overrides: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_samples is not None and self.max_samples < 1:
+            raise ValueError(f"--max-samples {self.max_samples} must be at least 1")
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """What the texts of a cell are made of, and held against."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+
+    @cached_property
+    def training(self) -> TrainingText:
+        return TrainingText.cached((text.encode() for text in self.corpus.documents["train"]), name=self.corpus.sha256)
+
+    @property
+    def name(self) -> str:
+        return f"{self.corpus.sha256[:16]}-{self.tokenizer.sha256[:16]}"
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The texts of a cell, or of the reference for cells of one work.
+
+    Attributes:
+        name: for people.
+        key: of the cell; of a reference, a name that no cell has.
+        machine: that generated; None of a reference.
+        factors: of the cell's config, flat.
+        at: (key, repeat, row) of each text, as the `samples` table has them.
+    """
+
+    name: str
+    key: str
+    machine: str | None
+    factors: Mapping[str, Any]
+    material: Material
+    work: Workload
+    generations: list[Generation]
+    at: list[tuple[str, int, int]]
+    is_reference: bool = False
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m paradigms.rescore", description=(__doc__ or "").partition(": ")[2].partition("\n\n")[0]
+    )
+    parser.add_argument("folder", type=Path, help="of a sweep, such as runs/temperatures")
+    parser.add_argument("--scorer", help="smollm2 (after `make smollm2`), a folder of transformers, or a hub name")
+    parser.add_argument("--reference", choices=("heldout", "none"), default="heldout", help="what is the ideal")
+    parser.add_argument("--max-samples", type=int, help="texts of a cell (default: all)")
+    parser.add_argument("--no-novelty", action="store_true", help="do not look into the training text")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="of the scorer")
+    parser.add_argument("overrides", nargs="*", help="hydra overrides, such as corpus=stdlib_docs")
+    given = parser.parse_intermixed_args(arguments)
+    try:
+        options = Options(
+            scorer=given.scorer,
+            reference=given.reference == "heldout",
+            novelty=not given.no_novelty,
+            max_samples=given.max_samples,
+            device=given.device,
+            overrides=tuple(given.overrides),
+        )
+        display = progress()
+        try:
+            print(rescore(given.folder, options, display))
+        finally:
+            display.close()
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on with what is not scored yet", file=sys.stderr)
+        return INTERRUPTED
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    return 0
+
+
+def rescore(folder: Path, options: Options, display: Progress) -> str:
+    """Score the texts of a sweep, write what was found, and return it as a Markdown table.
+
+    Raises:
+        ValueError: no texts to score, a corpus or tokenizer that is not that of the records, an impossible scorer.
+    """
+    scorer = None
+    if options.scorer is not None:
+        scorer = ExternalScorer.load(options.scorer, device=torch_device(options.device))
+    groups = sorted(_cells(folder, options, display.say), key=lambda group: group.name)
+    if not groups:
+        raise ValueError(f"no texts to score in {shown(folder)}: no ok unit that goes on from held-out text has any")
+    if options.reference:
+        groups += _references(groups)
+    writer = RecordWriter(folder, f"rescore-{uuid.uuid4().hex[:12]}")
+    scored = _scored(folder, groups, scorer, options, writer, display)
+    sets = _set_scored(folder, groups, scored, scorer, options, writer, display)
+    rows = [{"name": group.name, **found} for group, found in zip(groups, sets, strict=True)]
+    factors = _varying([group for group in groups if not group.is_reference])
+    _write_csv(
+        folder / TABLE,
+        [
+            {**row, **{name: group.factors.get(name) for name in factors}}
+            for group, row in zip(groups, rows, strict=True)
+        ],
+    )
+    return "\n".join([_table(rows), "", *_notes(rows, scorer), f"written: {shown(folder / TABLE)}"])
+
+
+# ---------------------------------------------------------------- what there is to score
+
+
+def _cells(folder: Path, options: Options, say: Callable[[str], None]) -> Iterator[Group]:
+    """The texts of each cell; a request that was run again with the same seed is the same text, and counts once."""
+    frames = analysis.load(folder)
+    samples = frames.samples
+    if not len(samples):
+        return
+    wanted = ["key", "repeat", "row", "finish_reason", "requested_tokens"]
+    samples = samples.merge(frames.requests.reindex(columns=wanted), on=["key", "repeat", "row"], how="left")
+    configs = _planned(folder)
+    materials: dict[str, Material] = {}
+    units = frames.ok.sort_values("round", kind="stable")
+    names = _names(units)
+    for cell, runs in units.groupby("cell", sort=False):
+        run = runs.iloc[0]
+        rows = samples.merge(runs[["key", "round"]], on="key").sort_values(["round", "repeat", "row"], kind="stable")
+        rows = rows.drop_duplicates(["request_id", "seed"])
+        if options.max_samples is not None:
+            rows = rows.head(options.max_samples)
+        if not len(rows):
+            continue
+        if (prompts := run.get("workload.prompts")) != "heldout":
+            say(f"{names[cell]}: left out, workload.prompts={prompts} (a task has its checker, random ids no text)")
+            continue
+        material = _material(run, configs, options, materials)
+        work = _work(run)
+        yield Group(
+            name=names[cell],
+            key=str(run["cell_key"]),
+            machine=str(run["machine_id"]),
+            factors={str(name): run[name] for name in run.index if "." in str(name)},
+            material=material,
+            work=work,
+            generations=[_generation(row, material.tokenizer, work) for _, row in rows.iterrows()],
+            at=[(str(row["key"]), int(row["repeat"]), int(row["row"])) for _, row in rows.iterrows()],
+        )
+
+
+def _generation(row: pd.Series, tokenizer: Tokenizer, work: Workload) -> Generation:
+    canvas = row.get("canvas_ids")
+    request = Request(
+        id=str(row["request_id"]),
+        prompt=tuple(row["prompt_ids"]),
+        max_new_tokens=work.output_len,
+        canvas=tuple(canvas) if isinstance(canvas, list) else None,
+    )
+    tokens = tuple(row["token_ids"])
+    truncated = work.stop == "natural" and row["finish_reason"] == "length"
+    return Generation(tokens, in_place(request, tokens, tokenizer), truncated)
+
+
+def in_place(request: Request, tokens: Sequence[int], tokenizer: Tokenizer) -> Text:
+    """The bytes of prompt, output and what is given, and which of them are output."""
+    data, is_output = tokenizer.decode_bytes(request.prompt), []
+    is_output += [False] * len(data)
+    for is_open, stretch in stretches(request, tokens):
+        piece = tokenizer.decode_bytes(stretch)
+        data += piece
+        is_output += [is_open] * len(piece)
+    return Text(data, np.array(is_output, bool))
+
+
+def _work(run: pd.Series) -> Workload:
+    def whole(name: str) -> int:
+        value = run.get(f"workload.{name}")
+        return 0 if value is None or pd.isna(value) else int(value)
+
+    return Workload(
+        prompt_len=whole("prompt_len"),
+        output_len=whole("output_len"),
+        num_gaps=whole("num_gaps"),
+        given_len=whole("given_len"),
+        stop=str(run.get("workload.stop")),
+    )
+
+
+def _planned(folder: Path) -> dict[str, dict[str, Any]]:
+    """Config of each cell that a plan of the sweep names, by its key."""
+    plans = [Plan.load(path) for path in sorted((folder / "plan").glob("*.json"))]
+    return {cell.key: cell.config for plan in plans for cell in plan.cells}
+
+
+def _material(
+    run: pd.Series, configs: Mapping[str, Mapping[str, Any]], options: Options, known: dict[str, Material]
+) -> Material:
+    """Corpus and tokenizer of a unit, checked against the hashes that it recorded."""
+    name = f"{run.get('corpus_sha256')} {run.get('checkpoint_tokenizer')}"
+    if name in known:
+        return known[name]
+    config = configs.get(str(run["cell_key"]))
+    if config is None or options.overrides:
+        try:
+            config = compose(options.overrides)
+        except Exception as error:
+            raise ValueError(explain(error)) from error
+    corpus = load_corpus(build(config["corpus"], "corpus"))
+    if corpus.sha256 != run["corpus_sha256"]:
+        raise ValueError(
+            f"corpus {corpus.name!r} is another text here ({corpus.sha256[:12]}) than that of the records "
+            f"({str(run['corpus_sha256'])[:12]}): use the Python and the files that they were made with, or name the "
+            "corpus by overrides (corpus=...)"
+        )
+    known[name] = Material(corpus, _tokenizer(build(config["tokenizer"], "tokenizer"), corpus, run))
+    return known[name]
+
+
+def _tokenizer(config: Any, corpus: Corpus, run: pd.Series) -> Tokenizer:
+    """The tokenizer of the records: by the config, of the zoo, or beside the checkpoint."""
+    wanted = run.get("checkpoint_tokenizer")
+    makers: list[Callable[[], Tokenizer]] = [lambda: config.load(corpus)]
+    makers += [lambda name=name: load_tokenizer(zoo.folder(name)) for name in zoo.names()]
+    makers.append(lambda: load_tokenizer(CHECKPOINTS / str(run["checkpoint"])))
+    for make in makers:
+        try:
+            tokenizer = make()
+        except (ValueError, OSError):
+            continue
+        if not isinstance(wanted, str) or tokenizer.sha256 == wanted:
+            return tokenizer
+    raise ValueError(
+        f"the tokenizer of the records ({str(wanted)[:12]}) is neither that of the config, nor in the zoo, nor in "
+        f"{CHECKPOINTS / str(run['checkpoint'])}; bring the checkpoint's folder there"
+    )
+
+
+def _references(cells: Sequence[Group]) -> Iterator[Group]:
+    """For cells of one work and text: windows of the held-out stream, none overlapping, of the same lengths; twice as
+    many as the largest cell has texts, if there are so many. Texts that end by themselves are cut as these would.
+    """
+    shapes: dict[tuple[str, Workload], list[Group]] = {}
+    for cell in cells:
+        shapes.setdefault((cell.material.name, cell.work), []).append(cell)
+    for (name, work), alike in shapes.items():
+        material, most = alike[0].material, max(len(cell.generations) for cell in alike)
+        key = f"reference-{content_hash([name, dataclasses.asdict(work), most])}"
+        tokenizer = material.tokenizer
+        windows = evaluation_windows(
+            token_stream(material.corpus, tokenizer, "heldout"),
+            window=work.total_len - 1,
+            bos_id=tokenizer.bos_id,
+            eos_id=tokenizer.eos_id,
+        )
+        whole_NT = windows.tokens_NT[windows.lengths_N == work.total_len]
+        chosen_NT = whole_NT[np.random.default_rng(0).permutation(len(whole_NT))[: 2 * most]]
+        generations = [_true_text(row.tolist(), work, tokenizer) for row in chosen_NT]
+        if not generations:
+            continue
+        yield Group(
+            name=HELD_OUT if len(shapes) == 1 else f"{HELD_OUT}, {work.prompt_len} + {work.output_len} tokens",
+            key=key,
+            machine=None,
+            factors={},
+            material=material,
+            work=work,
+            generations=generations,
+            at=[(key, 0, row) for row in range(len(generations))],
+            is_reference=True,
+        )
+
+
+def _true_text(text: list[int], work: Workload, tokenizer: Tokenizer) -> Generation:
+    prompt, rest = text[: work.prompt_len], text[work.prompt_len :]
+    canvas = work.canvas(rest)
+    output = [token for token, given in zip(rest, canvas or [None] * len(rest), strict=True) if given is None]
+    ended = work.stop == "natural" and tokenizer.eos_id in output
+    if ended:
+        output = output[: output.index(tokenizer.eos_id) + 1]
+    request = Request(id="reference", prompt=tuple(prompt), max_new_tokens=work.output_len, canvas=canvas)
+    return Generation(tuple(output), in_place(request, output, tokenizer), work.stop == "natural" and not ended)
+
+
+# ---------------------------------------------------------------- scoring
+
+
+def _scored(
+    folder: Path,
+    groups: Sequence[Group],
+    scorer: ExternalScorer | None,
+    options: Options,
+    writer: RecordWriter,
+    display: Progress,
+) -> list[list[dict[str, Any]]]:
+    """A record a text for each group; those that are there already are taken."""
+    known = {}
+    for row in _records(folder, SCORES):
+        known[row["scores_id"], row["key"], row["repeat"], row["row"]] = row
+    identities = [_identity(group, scorer, options) for group in groups]
+    to_do = [
+        [n for n, at in enumerate(group.at) if (identity, *at) not in known]
+        for group, identity in zip(groups, identities, strict=True)
+    ]
+    display.stage("score texts", sum(-(-len(numbers) // CHUNK) for numbers in to_do))
+    left, started, done = sum(map(len, to_do)), time.perf_counter(), 0
+    for group, identity, numbers in zip(groups, identities, to_do, strict=True):
+        training = group.material.training if options.novelty and numbers else None
+        numbers.sort(key=lambda n, group=group: len(group.generations[n].text.data))  # little is then padded
+        for start in range(0, len(numbers), CHUNK):
+            chunk = numbers[start : start + CHUNK]
+            began = time.perf_counter()
+            display.start(group.name, (began - started) / done * left if done else None)
+            external: list[dict[str, Any]] = [{} for _ in chunk]
+            if scorer is not None:
+                external = [one.columns() for one in scorer.score([group.generations[n].text for n in chunk])]
+            rows = []
+            for n, columns in zip(chunk, external, strict=True):
+                key, repeat, row = group.at[n]
+                rows.append(
+                    {
+                        **{"key": key, "repeat": repeat, "row": row, "scores_id": identity},
+                        **{"cell_key": group.key, "scorer": None if scorer is None else scorer.name},
+                        **sample_columns(group.generations[n], training),
+                        **columns,
+                    }
+                )
+            writer._append(SCORES, rows)
+            known |= {(identity, row["key"], row["repeat"], row["row"]): row for row in rows}
+            left, done = left - len(chunk), done + len(chunk)
+            display.done(group.name, time.perf_counter() - began)
+    return [[known[identity, *at] for at in group.at] for group, identity in zip(groups, identities, strict=True)]
+
+
+def _set_scored(
+    folder: Path,
+    groups: Sequence[Group],
+    scored: Sequence[Sequence[Mapping[str, Any]]],
+    scorer: ExternalScorer | None,
+    options: Options,
+    writer: RecordWriter,
+    display: Progress,
+) -> list[dict[str, Any]]:
+    """A record a group; those of exactly these texts that are there already are taken."""
+    known = {row["set_id"]: row for row in _records(folder, SET_SCORES)}
+    references = {(group.material.name, group.work): group for group in groups if group.is_reference}
+    features: dict[str, np.ndarray] = {}
+    found: list[dict[str, Any]] = []
+    display.stage("score sets", len(groups))
+    for group, rows in zip(groups, scored, strict=True):
+        display.start(group.name)
+        reference = references.get((group.material.name, group.work))
+        identity = content_hash(
+            [_identity(group, scorer, options), group.at, reference and reference.key, find_spec("mauve") is not None]
+        )
+        if identity not in known:
+            number = max(1, len(rows) // 2) if group.is_reference else len(rows)  # as many as a cell has
+            columns = set_columns(group.generations[:number], rows[:number])
+            if reference is not None and not group.is_reference:
+                columns |= _mauve(group, reference, scorer, features)
+            record = {
+                **{"key": group.key, "cell_key": group.key, "set_id": identity, "is_reference": group.is_reference},
+                **{"reference_key": None if reference is None else reference.key},
+                **{"scorer": None if scorer is None else scorer.name, "name": group.name},
+                **{"machine_id": group.machine},
+                **columns,
+            }
+            writer._append(SET_SCORES, [record])
+            known[identity] = dict(sorted(record.items()))  # as it is read again
+        found.append(known[identity])
+        display.done(group.name, 0.0)
+    return found
+
+
+def _mauve(
+    group: Group, reference: Group, scorer: ExternalScorer | None, known: dict[str, np.ndarray]
+) -> dict[str, Any]:
+    """MAUVE of a cell; why there is none, where there is none."""
+    about = {"mauve_features": "byte grams" if scorer is None else "scorer", "mauve_problem": None}
+    if reference.key not in known:
+        known[reference.key] = _features(reference, scorer)
+    points_NE, reference_NE = _features(group, scorer), known[reference.key]
+    about["mauve_left_out"] = int(np.isnan(points_NE).any(1).sum())
+    try:
+        points_NE, reference_NE = (side[~np.isnan(side).any(1)] for side in (points_NE, reference_NE))
+        return about | mauve.compare(points_NE, reference_NE).columns()
+    except ValueError as error:
+        return about | {"mauve_problem": str(error)}
+
+
+def _features(group: Group, scorer: ExternalScorer | None) -> np.ndarray:
+    if scorer is not None:
+        return scorer.features([generation.text for generation in group.generations])
+    return mauve.byte_gram_features([generation.output for generation in group.generations])
+
+
+def _identity(group: Group, scorer: ExternalScorer | None, options: Options) -> str:
+    """Of how texts are scored; equal where a figure may be taken again."""
+    return content_hash(
+        {
+            "scorer": None if scorer is None else scorer.identity,
+            "material": group.material.name,
+            "novelty": options.novelty,
+            "code": [imported_code_hash(*CODE), FORMAT],
+        }
+    )
+
+
+def _records(folder: Path, table: str) -> Iterator[dict[str, Any]]:
+    """Records of one of our tables; lines that a crash cut off are made again."""
+    for path in sorted((folder / "records").glob(f"{table}-*.jsonl")):
+        for line in path.read_bytes().splitlines():
+            with contextlib.suppress(ValueError):
+                yield json.loads(line)
+
+
+# ---------------------------------------------------------------- what people read
+
+
+def _names(units: pd.DataFrame) -> dict[Any, str]:
+    """A name for each cell: its label, and the factors in which cells of that label differ."""
+    cells = units.drop_duplicates("cell")
+    names = {}
+    for label, group in cells.groupby("paradigm.label", sort=False):
+        factors = [str(name) for name in group if "." in str(name)]
+        factors = [name for name in factors if not name.startswith(("paradigm.", "sweep."))]
+        differing = [name for name in factors if len({repr(value) for value in group[name]}) > 1]
+        for _, run in group.iterrows():
+            told = [f"{name.rpartition('.')[2]} {run[name]}" for name in differing]
+            names[run["cell"]] = ", ".join([str(label), *told])
+    return names
+
+
+def _varying(groups: Sequence[Group]) -> list[str]:
+    """Factors that differ between cells."""
+    names = dict.fromkeys(name for group in groups for name in group.factors)
+    return [name for name in names if len({repr(group.factors.get(name)) for group in groups}) > 1]
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    shown_columns = {
+        head: spec for head, spec in COLUMNS.items() if any(_number(row.get(spec[0])) is not None for row in rows)
+    }
+    lines = [f"| | {' | '.join(shown_columns)} |", "|---|" + "---:|" * len(shown_columns)]
+    for row in rows:
+        cells = [_cell(row, *spec) for spec in shown_columns.values()]
+        lines.append(f"| {row['name']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(row: Mapping[str, Any], column: str, factor: float, digits: int) -> str:
+    value, low, high = (_number(row.get(f"{column}{end}")) for end in ("", "_low", "_high"))
+    if value is None:
+        return ""
+    text = f"{value * factor:.{digits}f}"
+    if low is None or high is None:
+        return text
+    return f"{text} [{low * factor:.{digits}f}, {high * factor:.{digits}f}]"
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or isinstance(value, str | dict | list) or math.isnan(value) else float(value)
+
+
+def _notes(rows: Sequence[Mapping[str, Any]], scorer: ExternalScorer | None) -> list[str]:
+    """What the table cannot say in a number."""
+    notes = [
+        f"{row['name']}: {count(int(number), 'text')} rejected, {reason}"
+        for row in rows
+        for reason, number in (row.get("external_rejected_reasons") or {}).items()
+        if number
+    ]
+    problems = {str(row["mauve_problem"]) for row in rows if row.get("mauve_problem")}
+    if len({row["samples"] for row in rows}) > 1:
+        problems.add("self-BLEU and distinct-n depend on the number of texts, which differs here: use --max-samples")
+    judged = "no external scorer (--scorer)" if scorer is None else f"external scorer: {scorer.name}"
+    return [*notes, *sorted(problems), f"{judged}; intervals of 95 % over texts; compare equal lengths only"]
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    file = io.StringIO()
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, file.getvalue())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
