@@ -256,6 +256,7 @@ def test_a_file_runs_with_a_tiny_model(name, compose, texts, monkeypatch, tmp_pa
         config["train"] |= {"num_tokens": 3000, "probe_tokens": 600, "batch_tokens": 576}
         config["train"] |= {"num_validations": 2, "validation_windows": 2, "validation_len": 32}
         config["train"] |= {"start_from": None}  # the zoo's models are larger
+        config["train"] |= {"compile": False}  # takes its time; tests/training/test_micro_batches.py does it
         config["train"] |= {"anneal_tokens": config["train"]["anneal_tokens"] // 300}
     _cell, observed, tables = run(config)
     if group == "train" and name != "train/random":
