@@ -70,7 +70,7 @@ def test_experiments_keep_their_own_launchers_and_grids(conf: Path, tmp_path: Pa
         name: sorted(path.name for path in (tmp_path / "runs" / name / "plan").iterdir()) for name in ("pair", "trio")
     }
     assert plans == {
-        "pair": ["measure-0.json", "measure-1.json", "prepare-0.json"],
+        "pair": ["measure-0.json", "measure-1.json", "prepare-0.json", "prepare-1.json"],
         "trio": ["prepare-measure-0.json"],
     }
 
