@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import diffusion_figures, findings, predictions, roofline_figures, statistics, style
+from analysis import diffusion_figures, epochs, findings, predictions, roofline_figures, statistics, style
 from analysis.choices import Choice
 from analysis.frames import Frames
 from analysis.summary import BATCH_SIZE, OUTPUT_LEN, PROMPT_LEN, axes_varying, headline_cells, labels, series_over
@@ -61,6 +61,7 @@ def choose(frames: Frames) -> list[Choice]:
     chosen += predictions.choose(frames)
     if frames.training["val_bits_per_byte"].notna().any():
         chosen.append(Choice("loss", "Loss curves", loss, findings.loss))
+    chosen += epochs.choose(frames)
     return chosen
 
 
