@@ -289,7 +289,7 @@ def test_a_block_that_is_all_draft_is_revised_too():
 # ---------------------------------------------------------------- ends
 
 
-ENDING = [one for one in SAMPLERS if one in (Random(), Threshold(threshold=0.3), Random(steps="L/3"))] + [
+ENDING = [one for one in SAMPLERS if one in (Random(), Threshold(threshold=0.3))] + [
     Remasking(steps="L", eta=0.0),
     Remasking(steps="L", eta=0.3),
 ]
@@ -319,7 +319,7 @@ def test_an_end_in_a_later_blocks_draft_is_none_until_that_block_is_decided():
     decoder = MaskedDiffusion(sampler=Remasking(steps=24, eta=0.6), block_len=4, eos="early")
     one = request(0, 2, "_" * 12, (20, 21, 22, 23, 24, EOS, 25), ignore_eos=False)
     lengths = set()
-    for seed in range(30):
+    for seed in range(12):
         (row,), _, ended = run(decoder, denoiser(), [dataclasses.replace(one, seed=seed)])
         assert MASK not in row and (ended[0] == "eos" or len(row) == 12)
         lengths.add(len(row))
@@ -352,7 +352,7 @@ def test_a_stop_string_may_begin_in_a_draft():
 
 
 @given(some.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_whatever_is_drafted(data):
     """Every position is final once, no mask remains, drafts stand where nothing revises, rows equal rows alone."""
     sampler = data.draw(some.sampled_from([*SAMPLERS, *STEADY]))
