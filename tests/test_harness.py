@@ -299,7 +299,23 @@ def test_greedy_texts_are_those_of_hf(both):
     assert found == wanted and any(found)
     rows = ours.generated[-len(contexts) :]
     assert [row.num_cut > 0 for row in rows] == [context == LONG for context in contexts]
+    stopped = [row.num_tokens for row in rows if row.finish_reason == "stop_string"]
+    assert stopped and min(stopped) < 12  # not only cut afterwards
     assert {row.temperature for row in rows} == {0.0} and all(0 < row.nfe <= 12 for row in rows)
+
+
+@pytest.mark.parametrize("more", [(), ("decoder=transformers_generate",)], ids=["our loop", "generate"])
+def test_the_library_s_own_network_says_the_same(both, more):
+    ours, _ = both
+    path = ours.cell.train.path
+    sizes = ("workload.prompt_len=8", "workload.output_len=8", "measure.quality=false")
+    overrides = ("paradigm=ar", "model=transformers", f"model.path={path}", *sizes, *more)
+    lm = opened(*overrides, corpus="tiny.TinyText", begin=ours.settings.begin)
+    pairs, texts = asked("loglikelihood", *TEXTS), asked("generate_until", (LONG[:30], {"max_gen_toks": 6}))
+    assert lm.loglikelihood(pairs) == [
+        (pytest.approx(nats, abs=1e-4), same) for nats, same in ours.loglikelihood(pairs)
+    ]
+    assert lm.generate_until(texts) == ours.generate_until(texts)
 
 
 def test_figures_are_those_of_hf(both):
@@ -493,6 +509,9 @@ def test_what_a_model_cannot_be_asked():
         lm.loglikelihood(asked("loglikelihood", ("a", " b"), ("a", "")))
     with pytest.raises(ValueError, match=r"max_gen_toks=575 leaves no room .* 575 tokens"):
         lm.generate_until(asked("generate_until", ("a", {"max_gen_toks": 575})))
+    lm.cell = SimpleNamespace(model=SimpleNamespace(noise="uniform"))
+    with pytest.raises(ValueError, match=r"not computed under uniform noise \(model.noise=uniform\)"):
+        lm.loglikelihood(asked("loglikelihood", ("a", " b")))
     steps = opened("paradigm=diffusion_16")
     with pytest.raises(ValueError, match=r"decoder.sampler.steps=16"):
         steps.generate_until(asked("generate_until", ("a", {"max_gen_toks": 8})))
