@@ -26,12 +26,16 @@ from analysis import (
     equalities,
     figures,
     findings,
+    frontier,
+    frontier_figures,
     growth,
     peers,
     roofline,
     roofline_figures,
     statistics,
     tables,
+    task_figures,
+    tasks,
 )
 from analysis.choices import Choice
 from analysis.frames import Frames, load
@@ -49,6 +53,7 @@ class Picture:
     title: str
     sentence: str
     source: str  # data URI of the SVG
+    section: str  # of the page: tasks, frontiers, or that of all other figures
     wide: bool
 
 
@@ -84,7 +89,8 @@ def _widths(table: tables.Table) -> list[int]:
 
 
 def write_report(frames: Frames, out: Path) -> list[Path]:
-    """Write index.html, results.csv, results.md and figures/ into `out`; the paths, page first.
+    """Write index.html, results.csv, results.md and figures/ into `out`, with tasks and frontiers a CSV of either; the
+    paths, page first.
 
     Raises:
         OSError: `out` cannot be written.
@@ -104,7 +110,21 @@ def write_report(frames: Frames, out: Path) -> list[Path]:
     )
     tables.results(frames).to_csv(csv, index=False)
     markdown.write_text(_markdown(frames), encoding="utf-8")
-    return [page, csv, markdown, out / "figures"]
+    return [page, csv, markdown, *_more_results(frames, out), out / "figures"]
+
+
+def _more_results(frames: Frames, out: Path) -> list[Path]:
+    """tasks.csv and tasks.md, frontier.csv, where there is something in them."""
+    paths = []
+    for name, results in (("tasks.csv", tasks.results(frames)), ("frontier.csv", frontier.results(frames))):
+        if len(results):
+            results.to_csv(out / name, index=False)
+            paths.append(out / name)
+    if told := tasks.tables(frames):
+        parts = [f"{each.title}:\n\n{each.markdown()}" for each in told]
+        (out / "tasks.md").write_text("\n\n".join([*parts, tasks.note(frames)]) + "\n", encoding="utf-8")
+        paths.insert(1, out / "tasks.md")
+    return paths
 
 
 def _pictures(frames: Frames, folder: Path) -> list[Picture]:
@@ -113,13 +133,15 @@ def _pictures(frames: Frames, folder: Path) -> list[Picture]:
     choices = figures.choose(frames)
     if len(frames.ok) and axes_varying(frames):
         choices.insert(0, Choice("headline", "In one picture", figures.headline, findings.latency))
-    for choice in choices:
+    sections = {"": choices, "tasks": task_figures.choose(frames), "frontiers": frontier_figures.choose(frames)}
+    for section, choice in ((section, choice) for section, of_it in sections.items() for choice in of_it):
         figure = choice.draw(frames)
         svg = _svg(figure)
         (folder / f"{choice.name}.svg").write_bytes(svg)
         figure.savefig(folder / f"{choice.name}.png", dpi=DPI)
         source = "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
-        pictures.append(Picture(choice.name, choice.title, choice.sentence(frames), source, figure.get_figwidth() > 9))
+        wide = figure.get_figwidth() > 9
+        pictures.append(Picture(choice.name, choice.title, choice.sentence(frames), source, section, wide))
     return pictures
 
 
@@ -149,6 +171,10 @@ def _content(frames: Frames) -> dict[str, object]:
         "roofline": roofline_figures.table(frames),
         "no_roofline": roofline.missing(frames),
         "growth": growth.table(frames),
+        "tasks": tasks.tables(frames),
+        "tasks_note": tasks.note(frames),
+        "equal_quality": frontier.equal_table(frames),
+        "frontier_note": frontier.note(frames),
         "cells": tables.every_cell(frames),
         "samples": tables.samples(frames),
         "notes": frames.notes,
@@ -204,6 +230,9 @@ def _markdown(frames: Frames) -> str:
     compared = peers.against_peers(frames)
     if compared.rows:
         parts += [f"{compared.title}:", compared.markdown()]
+    of_quality = [*tasks.tables(frames), frontier.equal_table(frames)]
+    for told in (each for each in of_quality if each.rows):
+        parts += [f"{told.title}:", told.markdown()]
     failed = tables.failures(frames)
     if failed.rows:
         parts += [f"{failed.title}:", failed.markdown()]

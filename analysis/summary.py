@@ -111,6 +111,8 @@ def series_over(frames: Frames, axis: str) -> pd.DataFrame:
     """
     cells = summarise(frames)
     cells = cells[cells["e2e_s"].notna()].copy()
+    if "workload.prompts" in cells:  # lengths follow from a task: where they differ, so does what is asked
+        cells = cells[cells["workload.prompts"] != "task"]
     others = ["label", "machine_id", *(name for name in WORK if name != axis)]
     spread = cells.groupby(others, dropna=False)[axis].transform("nunique")
     cells = cells[spread > 1]

@@ -1,0 +1,477 @@
+"""Quality against what it costs, one frontier a paradigm: time, forwards, bytes of state.
+
+A point is a cell, or cells that differ in the seed of their training alone, whose own generations were judged: quality
+and time come from the very same requests. Only texts that ended by themselves count. A text of forced length is cut
+off, or goes on where its author would have stopped, so its quality is no quality; and the time of a natural text says
+nothing where its length was forced.
+
+    dominated            another point of the same work costs no more and is no worse, and one of the two is better
+    frontier             of a paradigm: its points that none of its own dominates, from the cheapest to the best
+    cost of a level q    along the frontier, linear in log cost between two neighbours; the cheapest point's for what it
+                         exceeds; not reached above the best
+    at equal quality     the highest level that both of a pair reach: costs there, and their ratio
+
+Intervals of ratios are percentiles of a bootstrap that draws trainings, instances or texts, and rounds (where there was
+one round its repeats, which share their moment) anew, and finds points, frontiers and level again. With few rounds such
+intervals are too narrow: they are shown with their count. Figures that can be gamed stand beside token entropy: text
+that a judge likes may be dull.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from analysis import shards, statistics, tasks
+from analysis.findings import capital, number, with_interval
+from analysis.frames import Frames
+from analysis.intervals import LEVEL, Estimate
+from analysis.summary import labels, tell_apart
+from analysis.tables import Table
+
+COSTS = ("seconds", "nfe", "state_used_bytes")
+DRAWS = 1000
+ENTROPY = "token_entropy_nats"
+PERPLEXITY = "perplexity"  # of the same scorer as bits per byte, which are drawn where there are both
+LEAST_DRAWN = 0.95  # share of the draws that must have a level for an interval
+_WORK = ("workload.", "device.name", "device.threads")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure of quality.
+
+    Attributes:
+        name: column of the records.
+        higher: whether more is better.
+        share: a mean of yes and no, else a median over distinct generations.
+        gamed: whether dull text improves it, so that it stands beside entropy.
+    """
+
+    name: str
+    title: str
+    unit: str
+    higher: bool
+    share: bool = False
+    gamed: bool = False
+
+    @property
+    def sign(self) -> int:
+        return 1 if self.higher else -1
+
+
+CORRECT = Measure("correct", "Answers that are right", "share of answers", higher=True, share=True)
+JUDGE = Measure("judge_bits_per_byte", "Judged text", "judge, bits per byte", higher=False, gamed=True)
+# Endings of columns in `scores` and `set_scores` whose sense is known; others are not drawn.
+_LOWER = ("bits_per_byte", PERPLEXITY)
+_HIGHER = ("mauve", "accuracy")
+
+
+def measure_of(column: str) -> Measure | None:
+    """How a column of `scores` or `set_scores` is to be read, by its name; None where its name does not say."""
+    words = column.replace("_", " ")
+    if column in _HIGHER:
+        return Measure(column, capital(words), words, higher=True)
+    if column.endswith(_LOWER) and not column.startswith(("val_", "given_")):
+        return Measure(column, capital(words), words, higher=False, gamed=True)
+    return None
+
+
+@lru_cache(maxsize=8)
+def requests(frames: Frames) -> pd.DataFrame:
+    """Timed requests of cells whose texts end by themselves, with `setting`, `curve`, `series` and all scores.
+
+    The one gate of this page: `workload.stop` must say `natural`. Extrapolated runs have no text, planted errors are
+    another question.
+    """
+    ok = frames.ok
+    if tasks.STOP not in ok:
+        return pd.DataFrame()
+    cells = ok[(ok[tasks.STOP] == "natural") & ~ok["extrapolated"]].drop_duplicates("cell")
+    if len(cells):
+        cells = tasks.described(cells)
+        cells = cells[cells["planted"] == 0]
+    if not len(cells):
+        return pd.DataFrame()
+    cells = cells.assign(setting=_settings(cells), curve=_curves(cells))
+    cells["series"] = tasks.named(cells, ["setting"])
+    columns = ["cell", "label", "setting", "curve", "series", "task", tasks.SEED]
+    rows = frames.timed[~frames.timed["extrapolated"]].merge(cells[columns], on="cell")
+    if CORRECT.name in rows:
+        rows[CORRECT.name] = rows[CORRECT.name].map(tasks.flag).astype(float)
+    per_token = rows["e2e_s"] / rows["committed_tokens"].where(rows["committed_tokens"] > 0)
+    rows["seconds"] = rows["e2e_s"].where(rows["task"] != "", per_token)
+    rows["state_used_bytes"] = rows["cell"].map(frames.ok.groupby("cell")["state_used_bytes"].median())
+    return _with_scores(frames, rows)
+
+
+def _settings(cells: pd.DataFrame) -> pd.Series:
+    """What is asked, named: equal work on an equal machine, whatever does it."""
+    sha256 = cells["corpus_sha256"].map(lambda value: str(value)[:8])
+    cells = cells.assign(**{"corpus.sha256": sha256, "sweep.name": "", "one": 0})
+    work = ["task", "machine_id", "corpus.sha256", *(str(name) for name in cells if str(name).startswith(_WORK))]
+    kept = cells[work].astype(str).agg("/".join, axis=1)
+    first = cells[["one", "label", "sweep.name", *work]][~kept.duplicated()]
+    names = [tell_apart(str(task) or "text", group, "one") for task, group in first.groupby("task", sort=False)]
+    by_work = dict(zip(kept[first.index], pd.concat(names)[first.index], strict=True))
+    return kept.map(by_work)
+
+
+def _curves(cells: pd.DataFrame) -> pd.Series:
+    """The paradigm of a cell: its label, or its name where its settings have labels of their own."""
+    names = cells["paradigm.name"].fillna("unnamed").astype(str)
+    several = cells.groupby(names)["label"].transform("nunique") > 1
+    return names.where(several, cells["label"])
+
+
+def _with_scores(frames: Frames, rows: pd.DataFrame) -> pd.DataFrame:
+    """Joined with the table `scores`, a line a sample, where somebody wrote one."""
+    scores = _table(frames, "scores")
+    identity = ["key", "repeat", "row"]
+    if not len(scores) or not set(identity) <= set(scores):
+        return rows
+    columns = [str(name) for name in scores if measure_of(str(name)) is not None and name not in rows]
+    scores = scores[[*identity, *columns]].copy()
+    for name in (*identity[1:], *columns):
+        scores[name] = pd.to_numeric(scores[name], errors="coerce")
+    return rows.merge(scores.groupby(identity).last().reset_index(), on=identity, how="left")
+
+
+def _table(frames: Frames, name: str) -> pd.DataFrame:
+    """All shards of a table of later scores; empty where there is none."""
+    found = [shards.read(folder, name)[0] for folder in frames.folders]
+    found = [frame for frame in found if len(frame)]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+def forced(frames: Frames) -> int:
+    """Cells with judged generations that are left out because their length was forced."""
+    scored = [name for name in (CORRECT.name, JUDGE.name) if name in frames.requests]
+    if not scored or tasks.STOP not in frames.ok:
+        return 0
+    keys = set(frames.requests.loc[frames.requests[scored].notna().any(axis=1), "key"])
+    ok = frames.ok[frames.ok["key"].isin(keys)]
+    return int(ok.loc[ok[tasks.STOP] != "natural", "cell"].nunique())
+
+
+@lru_cache(maxsize=8)
+def measures(frames: Frames) -> tuple[Measure, ...]:
+    """Figures of quality that some point has, those of the requests first."""
+    rows = requests(frames)
+    found = [measure for measure in (CORRECT, JUDGE) if measure.name in rows and len(points(frames, measure))]
+    names = sorted(({str(name) for name in rows} | set(_sets(frames).columns)) - set(frames.requests))
+    later = [measure for name in names if (measure := measure_of(name)) is not None and len(points(frames, measure))]
+    if any(measure.name.endswith("bits_per_byte") for measure in later):
+        later = [measure for measure in later if not measure.name.endswith(PERPLEXITY)]
+    return tuple([*found, *later])
+
+
+def _sets(frames: Frames) -> pd.DataFrame:
+    """Scores of whole cells, indexed by cell, of each column the last written; not those of the text held out."""
+    sets = _table(frames, "set_scores")
+    if not {"cell_key", "machine_id"} <= set(sets):
+        return pd.DataFrame()
+    if "is_reference" in sets:
+        sets = sets[sets["is_reference"].ne(True)]
+    cells = sets["machine_id"].astype(str) + "/" + sets["cell_key"].astype(str)
+    return sets.groupby(cells).last()
+
+
+@lru_cache(maxsize=32)
+def points(frames: Frames, measure: Measure) -> pd.DataFrame:
+    """A row a point: `setting`, `curve`, `series`, `label`, `quality` and COSTS with `_low` and `_high`, entropy.
+
+    Returns:
+        Points without quality or time are left out. `scored` and `requests` are counts, `units` those that times stand
+        on, `contended` where one of them was.
+    """
+    rows = requests(frames)
+    of_sets = _of_sets(frames, measure)
+    found = []
+    for (setting, curve, series), group in (
+        rows.groupby(["setting", "curve", "series"], sort=False) if len(rows) else ()
+    ):
+        quality = _quality(group, measure) or of_sets.get((str(setting), str(series)))
+        if quality is None or math.isnan(quality.value):
+            continue
+        row = {"setting": setting, "curve": curve, "series": series, "label": group["label"].iloc[0],
+               "is_task": bool(group["task"].iloc[0]), "cells": group["cell"].nunique(),
+               "units": group["key"].nunique(), "scored": quality.count, "requests": len(group),
+               "contended": bool(group["contended"].any()), "extrapolated": False}  # fmt: skip
+        row |= _named("quality", quality)
+        for cost in COSTS:
+            row |= _named(cost, statistics.median_interval(group[cost], group["key"]))
+        texts = group.drop_duplicates(["cell", "request_id", "seed"])
+        row |= _named(ENTROPY, statistics.median_interval(texts[ENTROPY]))
+        found.append(row)
+    table = pd.DataFrame(found)
+    if not len(table):
+        return pd.DataFrame(columns=["setting", "curve", "series", "label", "quality", *COSTS, ENTROPY])
+    table = table[table["seconds"] > 0]
+    order = {label: place for place, label in enumerate(labels(frames))}
+    table = table.assign(_place=table["label"].map(order)).sort_values(["setting", "_place", "seconds"], kind="stable")
+    return table.drop(columns="_place").reset_index(drop=True)
+
+
+def _named(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def _texts(rows: pd.DataFrame, measure: Measure) -> pd.DataFrame:
+    """Distinct generations with this figure."""
+    if measure.name not in rows:
+        return rows[:0]
+    identity = ["cell", "request_id"] if measure.share else ["cell", "request_id", "seed"]
+    return rows[rows[measure.name].notna()].drop_duplicates(identity)
+
+
+def _quality(rows: pd.DataFrame, measure: Measure) -> Estimate | None:
+    texts = _texts(rows, measure)
+    if not len(texts):
+        return None
+    if measure.share:
+        found = tasks.over_trainings(texts, measure.name)
+        return Estimate(found.value, found.low, found.high, len(texts), found.coverage)
+    return statistics.median_interval(texts[measure.name])
+
+
+def _of_sets(frames: Frames, measure: Measure) -> dict[tuple[str, str], Estimate]:
+    """What `set_scores` say of single cells; a point of several trainings has none, since sets do not average."""
+    sets, rows = _sets(frames), requests(frames)
+    if measure.name not in sets:
+        return {}
+    cells = rows.drop_duplicates("cell")
+    found = {}
+    for (setting, series), group in cells.groupby(["setting", "series"]):
+        cell = group["cell"].iloc[0]
+        if len(group) > 1 or cell not in sets.index:
+            continue
+        ends = [sets.loc[cell].get(name) for name in (measure.name, f"{measure.name}_low", f"{measure.name}_high")]
+        value, low, high = pd.to_numeric(pd.Series(ends, dtype=object), errors="coerce").astype(float)
+        texts = len(rows[rows["cell"] == cell].drop_duplicates(["request_id", "seed"]))
+        found[str(setting), str(series)] = Estimate(value, *((low, high) if low <= high else (math.nan,) * 2), texts)
+    return found
+
+
+def dominated(costs: Sequence[float], goods: Sequence[float]) -> np.ndarray:
+    """Of each point, whether another costs no more and is no worse, and is better in one of the two.
+
+    Args:
+        goods: quality, more is better.
+    """
+    cost, good = np.asarray(costs, dtype=float), np.asarray(goods, dtype=float)
+    no_worse = (cost[None, :] <= cost[:, None]) & (good[None, :] >= good[:, None])
+    better = (cost[None, :] < cost[:, None]) | (good[None, :] > good[:, None])
+    return (no_worse & better).any(axis=1)
+
+
+def frontier(costs: Sequence[float], goods: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Costs and goods of the points that none dominates, both rising; of equal points one."""
+    cost, good = np.asarray(costs, dtype=float), np.asarray(goods, dtype=float)
+    known = np.isfinite(cost) & np.isfinite(good)
+    pairs = sorted(set(zip(cost[known].tolist(), (-good[known]).tolist(), strict=True)))
+    kept: list[tuple[float, float]] = []
+    for price, bad in pairs:
+        if not kept or -bad > kept[-1][1]:
+            kept.append((price, -bad))
+    return np.array([price for price, _ in kept]), np.array([value for _, value in kept])
+
+
+def cost_at(level: float, line: tuple[np.ndarray, np.ndarray]) -> float:
+    """What a level costs along a frontier, linear in log cost between its points; NaN where it is not reached."""
+    costs, goods = line
+    if not len(goods) or math.isnan(level) or level > goods[-1]:
+        return math.nan
+    return float(np.exp(np.interp(level, goods, np.log(costs))))
+
+
+def common_level(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray], measure: Measure) -> float:
+    """The highest level that both reach; NaN where one reaches nothing, as a share of 0 is nothing."""
+    if not len(one[1]) or not len(other[1]):
+        return math.nan
+    level = float(min(one[1][-1], other[1][-1]))
+    return math.nan if measure.share and level <= 0 else level
+
+
+@dataclass(frozen=True)
+class Equal:
+    """Time of two paradigms at equal quality.
+
+    Attributes:
+        level: quality that both reach, as the measure counts it; NaN where there is none.
+        one_s, other_s: seconds there; NaN where not reached.
+        ratio: of the second to the first, with its interval; `count`: rounds, or repeats of the only one, of the side
+            that has fewest.
+        better: who goes beyond the level; None where neither does.
+        best: how far, and `best_s`, what that costs.
+    """
+
+    setting: str
+    measure: Measure
+    one: str
+    other: str
+    level: float
+    one_s: float
+    other_s: float
+    ratio: Estimate
+    better: str | None
+    best: float
+    best_s: float
+    is_task: bool
+
+
+@lru_cache(maxsize=8)
+def equal_quality(frames: Frames) -> tuple[Equal, ...]:
+    """Every pair of paradigms of every setting and measure."""
+    return tuple(each for measure in measures(frames) for each in _pairs(frames, measure))
+
+
+def _pairs(frames: Frames, measure: Measure) -> Iterator[Equal]:
+    for setting, group in points(frames, measure).groupby("setting", sort=False):
+        curves = {str(curve): part for curve, part in group.groupby("curve", sort=False)}
+        if len(curves) < 2:
+            continue
+        lines = {curve: frontier(part["seconds"], measure.sign * part["quality"]) for curve, part in curves.items()}
+        drawn = {curve: _drawn_lines(frames, part, measure) for curve, part in curves.items()}
+        for one, other in combinations(curves, 2):
+            level = common_level(lines[one], lines[other], measure)
+            one_s, other_s = cost_at(level, lines[one]), cost_at(level, lines[other])
+            tops = {name: float(lines[name][1][-1]) for name in (one, other)}
+            better = None if tops[one] == tops[other] else max(tops, key=lambda name: tops[name])
+            line = lines[better or one]
+            yield Equal(
+                str(setting), measure, one, other, measure.sign * level, one_s, other_s,
+                _ratio(one_s, other_s, drawn[one], drawn[other], measure), better, measure.sign * float(line[1][-1]),
+                float(line[0][-1]), bool(group["is_task"].iloc[0]),
+            )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Frontiers of the draws, and the fewest clusters of time behind a point."""
+
+    lines: list[tuple[np.ndarray, np.ndarray]]
+    clusters: int
+
+
+def _drawn_lines(frames: Frames, part: pd.DataFrame, measure: Measure) -> _Drawn:
+    """The frontier of a paradigm's points in each draw."""
+    rows, random = requests(frames), np.random.default_rng(zlib.crc32(str(part["curve"].iloc[0]).encode()))
+    rows = rows[(rows["setting"] == part["setting"].iloc[0]) & (rows["curve"] == part["curve"].iloc[0])]
+    costs, goods, clusters = [], [], []
+    for _, point in part.iterrows():
+        own = rows[rows["series"] == point["series"]]
+        times = own.groupby("key")["seconds"].median().dropna().to_numpy()
+        if len(times) < 2:
+            times = own.groupby(["key", "repeat"])["seconds"].median().dropna().to_numpy()
+        clusters.append(len(times))
+        costs.append(np.median(times[random.integers(0, len(times), (DRAWS, len(times)))], axis=1))
+        goods.append(measure.sign * _drawn_quality(own, measure, float(point["quality"]), random))
+    cost_PD, good_PD = np.array(costs), np.array(goods)
+    return _Drawn([frontier(cost_PD[:, draw], good_PD[:, draw]) for draw in range(DRAWS)], min(clusters))
+
+
+def _drawn_quality(rows: pd.DataFrame, measure: Measure, value: float, random: np.random.Generator) -> np.ndarray:
+    """Quality of a point in each draw [DRAWS]: of drawn trainings the instances, else a median of drawn texts."""
+    texts = _texts(rows, measure)
+    if not len(texts):  # of a whole set, whose parts nobody has
+        return np.full(DRAWS, value)
+    if measure.share:
+        trained = tasks.of_trainings(texts, measure.name)
+        chosen = random.integers(0, len(trained), (DRAWS, len(trained)))
+        count, share = trained["count"].to_numpy(dtype=int)[chosen], trained["share"].to_numpy(dtype=float)[chosen]
+        return (random.binomial(count, share) / count).mean(axis=1)
+    values = texts[measure.name].to_numpy(dtype=float)
+    return np.median(values[random.integers(0, len(values), (DRAWS, len(values)))], axis=1)
+
+
+def _ratio(one_s: float, other_s: float, one: _Drawn, other: _Drawn, measure: Measure) -> Estimate:
+    """Of the second to the first, with percentiles of the draws; no interval where one side was timed once, or too few
+    draws have a level.
+    """
+    count = min(one.clusters, other.clusters)
+    value = other_s / one_s if one_s > 0 else math.nan
+    if math.isnan(value) or count < 2:
+        return Estimate(value, math.nan, math.nan, count)
+    ratios = []
+    for first, second in zip(one.lines, other.lines, strict=True):
+        level = common_level(first, second, measure)
+        if not math.isnan(level):
+            ratios.append(cost_at(level, second) / cost_at(level, first))
+    if len(ratios) < LEAST_DRAWN * DRAWS:
+        return Estimate(value, math.nan, math.nan, count)
+    low, high = np.percentile(ratios, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    return Estimate(value, float(min(low, value)), float(max(high, value)), count, LEVEL)
+
+
+def equal_table(frames: Frames) -> Table:
+    """A row a pair: what either takes at the highest quality that both reach, and who goes beyond it at what price."""
+    heads = ["work", "measure", "one", "other", "both reach", "one, ms", "other, ms", "other / one", "rounds",
+             "beyond it"]  # fmt: skip
+    rows = []
+    for it in equal_quality(frames):
+        reached = not math.isnan(it.level)
+        rows.append([
+            it.setting, it.measure.unit, it.one, it.other, number(it.level) if reached else "not reached",
+            *(number(1e3 * seconds) if reached else "not reached" for seconds in (it.one_s, it.other_s)),
+            with_interval(it.ratio), str(it.ratio.count), _beyond(it),
+        ])  # fmt: skip
+    what = {"a request" if it.is_task else "a token" for it in equal_quality(frames)}
+    return Table(f"Time {' or '.join(sorted(what)) or 'a token'} at equal quality", heads, rows)
+
+
+def _beyond(it: Equal) -> str:
+    if it.better is None:
+        return "neither"
+    behind = it.other if it.better == it.one else it.one
+    return f"{it.better} up to {number(it.best)} in {number(1e3 * it.best_s)} ms; not reached by {behind}"
+
+
+def results(frames: Frames) -> pd.DataFrame:
+    """The tidy CSV: a row a point and measure, with whether another point of the same work dominates it in time."""
+    found = []
+    for measure in measures(frames):
+        for _, group in points(frames, measure).groupby("setting", sort=False):
+            worse = dominated(group["seconds"], measure.sign * group["quality"])
+            found.append(group.assign(measure=measure.name, higher_is_better=measure.higher, dominated=worse))
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+def sentence(frames: Frames, measure: Measure) -> str:
+    """Who stands on the common frontier in time, from the fastest to the best."""
+    parts = []
+    for setting, group in points(frames, measure).groupby("setting", sort=False):
+        kept = group[~dominated(group["seconds"], measure.sign * group["quality"])].sort_values("seconds")
+        said = [f"{row['series']} {number(row['quality'])} in {number(1e3 * row['seconds'])} ms"
+                for _, row in kept.iterrows()]  # fmt: skip
+        parts.append(f"{setting}: {', '.join(said)}")
+    return f"Not dominated, from the fastest to the best, {measure.unit}: {'; '.join(parts)}."
+
+
+def note(frames: Frames) -> str:
+    """What the page rests on; why it is empty, where it is."""
+    left_out = forced(frames)
+    text = (
+        f"{left_out} cell{'s' * (left_out > 1)} of forced length left out: such texts are cut off" if left_out else ""
+    )
+    if not measures(frames):
+        return f"No quality frontier: {text}; workload=natural_stop lets texts end." if text else ""
+    counts = sorted({it.ratio.count for it in equal_quality(frames)})
+    parts = ["Every point is a cell whose own generations were judged and timed, texts that ended by themselves"]
+    parts += [text] if text else []
+    parts.append("between points cost is interpolated in its logarithm")
+    if counts:
+        parts.append(
+            "[ ] 95 % of a bootstrap over trainings, texts and rounds, too narrow with few of them (rounds, or repeats "
+            f"of the only one: {' to '.join(dict.fromkeys(map(str, (counts[0], counts[-1]))))})"
+        )
+    if any(measure.gamed for measure in measures(frames)):
+        parts.append("what a judge likes may be dull: read it beside token entropy")
+    return capital("; ".join(parts)) + "."

@@ -1,0 +1,589 @@
+"""Answers to tasks: accuracy of each paradigm over its trainings, what was equal, and who wins.
+
+What is asked is a task of one size, with or without a planted error. Who answers is a paradigm in one setting, a
+series, whose cells differ in the seed of their training alone.
+
+    of one training      share of distinct instances that are right, between the limits of Clopper and Pearson (1934)
+    over S trainings     mean ± t(0.975, S − 1) s / √S, never narrower than Clopper and Pearson for as many instances as
+                         one training answered: all answer the same ones, and three that agree tell little of a fourth
+    winners              the best mean, and all that Welch's t does not tell from it at 5 % (Holm, over the others); the
+                         variance of a mean is s² / S with S − 1 degrees of freedom, or the binomial p (1 − p) / n of
+                         one training's instances where that is more, which is known
+    one training         Clopper and Pearson's interval and the binomial variance alone, marked *: another training of
+                         the same paradigm may lie outside
+
+The t interval takes the accuracies of trainings for normal, which those of a task learnt by some of them are not: the
+single ones stand beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from analysis import intervals, statistics
+from analysis.equalities import SAME_SIZE, Equality
+from analysis.findings import capital, number, with_interval
+from analysis.frames import Frames
+from analysis.intervals import LEVEL, NOTHING, Estimate
+from analysis.summary import labels, show, tell_apart
+from analysis.tables import Table
+
+PLANTED, STOP, PROMPTS, TRAINED = "workload.planted", "workload.stop", "workload.prompts", "train.seed"
+SEED = "training_seed"  # of a request there is another
+FLAGS = ("correct", "planted_kept", "correct_behind")
+NOT_A_SIZE = ("corpus.num_heldout", "corpus.num_validation")
+HOW_ASKED = {"answers end by": "stop", "batch": "batch", "machine": "machines"}
+MOST_PROBLEMS = 3
+ALONE, SHARED, NOT = "wins", "shares the win", "behind"
+_KEYS = ["task", "planted", "series"]
+_COLUMNS = ["task", "planted", "series", "label", "seeds", "instances", "correct", "correct_low", "correct_high",
+            "behind", "behind_low", "behind_high", "revised", "revised_low", "revised_high"]  # fmt: skip
+
+
+@lru_cache(maxsize=8)
+def answers(frames: Frames) -> pd.DataFrame:
+    """A row a distinct instance that a cell answered; empty where no task was asked.
+
+    Returns:
+        `Frames.timed` with `task`, `planted`, `series`, SEED, and the flags as 0, 1 or NaN. Answers that nobody scored
+        are left out; an instance that a cell answered again, with the same seed, counts once.
+    """
+    return _scored(frames).drop_duplicates(["cell", "request_id"])
+
+
+def unscored(frames: Frames) -> int:
+    """Answers without a verdict."""
+    rows = _asked(frames)
+    return len(rows) - len(_scored(frames)) if len(rows) else 0
+
+
+@lru_cache(maxsize=8)
+def _asked(frames: Frames) -> pd.DataFrame:
+    """Timed requests of cells that asked a task, of every verdict."""
+    ok = frames.ok
+    if PROMPTS not in ok or "correct" not in frames.requests:
+        return pd.DataFrame()
+    cells = ok[ok[PROMPTS] == "task"].drop_duplicates("cell")
+    if not len(cells):
+        return pd.DataFrame()
+    cells = described(cells)
+    rows = frames.timed.merge(cells[["cell", "label", SEED, *_KEYS]], on="cell")
+    for name in FLAGS:
+        rows[name] = rows[name].map(flag).astype(float) if name in rows else math.nan
+    share = rows["answer_share"] if "answer_share" in rows else pd.Series(math.nan, index=rows.index)
+    rows["answer_share"] = pd.to_numeric(share, errors="coerce")
+    rows["revised"] = 1 - rows["planted_kept"]
+    return rows
+
+
+def _scored(frames: Frames) -> pd.DataFrame:
+    rows = _asked(frames)
+    return rows[rows["correct"].notna()] if len(rows) else pd.DataFrame(columns=["cell", "request_id"])
+
+
+def described(cells: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `Frames.ok`, one a cell, with `task` ("" where text was asked to go on), `planted`, SEED and `series`."""
+    cells = cells.copy()
+    cells["label"] = cells["paradigm.label"]
+    cells["task"] = titles(cells)
+    cells["planted"] = _column(cells, PLANTED).astype(float).fillna(0).astype(int)
+    cells[SEED] = _column(cells, TRAINED).astype(float).fillna(0).astype(int)
+    return cells.assign(series=named(cells, ["task", "planted"]))
+
+
+def named(cells: pd.DataFrame, by: Sequence[str]) -> pd.Series:
+    """Series of cells that have the same `by`: the label, and the fewest factors that leave a cell a training."""
+    own = [str(name) for name in cells if str(name).startswith("corpus.")] + [TRAINED, PLANTED]
+    plain = cells.drop(columns=[name for name in own if name in cells])
+    names = [
+        tell_apart(str(key[-1]), group, SEED) for key, group in plain.groupby([*by, "label"], sort=False, dropna=False)
+    ]
+    return pd.concat(names) if names else pd.Series(dtype=object)
+
+
+def titles(cells: pd.DataFrame) -> pd.Series:
+    """Name of each cell's task, with the sizes in which cells of the same task differ; "" where none was asked."""
+    asked = cells[PROMPTS].eq("task") if PROMPTS in cells else pd.Series(False, index=cells.index)
+    names = _column(cells, "corpus").map(lambda value: value if isinstance(value, str) else "task").astype(object)
+    found = names.str.replace("_", " ").where(asked, "")
+    for name, group in cells[asked].groupby(found[asked]):
+        sizes = [str(column) for column in group if str(column).startswith("corpus.") and column not in NOT_A_SIZE]
+        sizes = [column for column in sizes if group[column].map(show).nunique() > 1]
+        for index, row in group.iterrows():
+            parts = (f"{column.partition('.')[2].replace('_', ' ')} {show(row[column])}" for column in sizes)
+            found[index] = ", ".join([str(name), *parts])
+    return found
+
+
+def _column(cells: pd.DataFrame, name: str) -> pd.Series:
+    return cells[name] if name in cells else pd.Series(math.nan, index=cells.index, dtype=object)
+
+
+def flag(value: object) -> float:
+    """1 of what is true, 0 of what is false, NaN of all else."""
+    return 1.0 if value == 1 else 0.0 if value == 0 else math.nan
+
+
+def of_trainings(rows: pd.DataFrame, column: str = "correct") -> pd.DataFrame:
+    """Share and number of instances of each training, indexed by its seed."""
+    known = rows[rows[column].notna()]
+    return known.groupby(SEED)[column].agg(share="mean", count="size")
+
+
+def over_trainings(rows: pd.DataFrame, column: str = "correct") -> Estimate:
+    """Mean share over trainings with its interval (see above); `count` is the number of trainings."""
+    trained = of_trainings(rows, column)
+    if not len(trained):
+        return NOTHING
+    mean, instances, seeds = float(trained["share"].mean()), int(trained["count"].min()), len(trained)
+    least = intervals.binomial(round(mean * instances), instances)
+    low, high = min(least.low, mean), max(least.high, mean)
+    if seeds > 1:
+        half = float(stats.t.ppf(0.5 + LEVEL / 2, seeds - 1) * trained["share"].std() / math.sqrt(seeds))
+        low, high = min(low, mean - half), max(high, mean + half)
+    return Estimate(mean, max(low, 0.0), min(high, 1.0), seeds, LEVEL)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean share as the comparison sees it: its variance, and the degrees of freedom that is known with."""
+
+    value: float
+    variance: float
+    df: float
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame, column: str = "correct") -> Mean:
+        trained = of_trainings(rows, column)
+        if not len(trained):
+            return cls(math.nan, math.nan, math.inf)
+        value, instances, seeds = float(trained["share"].mean()), int(trained["count"].min()), len(trained)
+        smoothed = (value * instances + 1) / (instances + 2)  # else all right or all wrong would have no variance
+        least = smoothed * (1 - smoothed) / instances
+        between = float(trained["share"].var()) / seeds if seeds > 1 else 0.0
+        return cls(value, between, seeds - 1) if between > least else cls(value, least, math.inf)
+
+
+def difference_p(one: Mean, other: Mean) -> float:
+    """Two-sided p of Welch's t against equal means; of the normal distribution where both variances are binomial."""
+    variance = one.variance + other.variance
+    t = abs(one.value - other.value) / math.sqrt(variance)
+    spread = sum(mean.variance**2 / mean.df for mean in (one, other))
+    return float(2 * (stats.t.sf(t, variance**2 / spread) if spread else stats.norm.sf(t)))
+
+
+def standing(means: dict[str, Mean]) -> dict[str, str]:
+    """Of each: ALONE, SHARED or NOT. Nobody wins who has nothing right."""
+    known = {name: mean for name, mean in means.items() if not math.isnan(mean.value)}
+    best = max(known, key=lambda name: known[name].value, default=None)
+    verdicts = dict.fromkeys(means, NOT)
+    if best is None or known[best].value == 0:
+        return verdicts
+    others = {name: difference_p(known[best], known[name]) for name in known if name != best}
+    verdicts[best], steps = SHARED, len(others)
+    # Holm's steps down: what stands behind the first that cannot be told apart cannot be either.
+    for name in sorted(others, key=lambda name: others[name]):
+        if others[name] * steps > 1 - LEVEL:
+            break
+        del others[name]
+        steps -= 1
+    for name in others:
+        if known[name].value > 0:
+            verdicts[name] = SHARED
+    if list(verdicts.values()).count(SHARED) == 1:
+        verdicts[best] = ALONE
+    return verdicts
+
+
+@lru_cache(maxsize=8)
+def groups(frames: Frames) -> pd.DataFrame:
+    """A row for who answered what: tasks in order, plants behind what is asked without, paradigms in their one order.
+
+    Returns:
+        `task`, `planted`, `series`, `label`, `seeds`, `instances` (of one training); `correct`, and
+        `behind` and `revised` where an error was planted; `e2e_s`, `e2e_per_token_s` and `nfe`, medians over units of
+        the generations that were judged: these with `_low` and `_high`; `answer_share`, `cut_off` (share of answers
+        that found no end), `problems`, `parameters`, `trained_rows`, `trained_tokens`, `rate`, `chance`, `stop`,
+        `batch`, and `verdict` within what is asked.
+    """
+    rows = answers(frames)
+    if not len(rows):
+        return pd.DataFrame(columns=_COLUMNS)
+    timed = _scored(frames)
+    found = []
+    for (task, planted, series), group in rows.groupby(_KEYS, sort=True):
+        trained = of_trainings(group)
+        row = {"task": task, "planted": planted, "series": series, "label": group["label"].iloc[0]}
+        row |= {"seeds": len(trained), "instances": int(trained["count"].min())}
+        row["of_each"] = ", ".join(number(share) for share in trained["share"])
+        row |= _named("correct", over_trainings(group))
+        for name, column in (("behind", "correct_behind"), ("revised", "revised")):
+            row |= _named(name, over_trainings(group, column) if planted else NOTHING)
+        runs = timed[(timed[_KEYS] == [task, planted, series]).all(axis=1)]
+        units = frames.ok[frames.ok["key"].isin(runs["key"])]
+        row |= _times(runs) | _facts(frames, units) | {"problems": problems(group)}
+        row["answer_share"] = group["answer_share"].mean()
+        row["cut_off"] = group["finish_reason"].eq("length").mean() if "finish_reason" in group else math.nan
+        found.append(row)
+    order = {label: place for place, label in enumerate(labels(frames))}
+    table = pd.DataFrame(found)
+    table = table.assign(_place=table["label"].map(order), _series=table["series"].map(_numerically))
+    table = table.sort_values(["task", "planted", "_place", "_series"]).drop(columns=["_place", "_series"])
+    table = table.reset_index(drop=True)
+    return table.assign(verdict=pd.concat(list(_verdicts(frames, table))))
+
+
+def _numerically(text: str) -> str:
+    """A key that sorts 4 before 16."""
+    return re.sub(r"\d+", lambda digits: digits[0].zfill(12), text)
+
+
+def _verdicts(frames: Frames, table: pd.DataFrame) -> Iterator[pd.Series]:
+    rows = answers(frames)
+    for (task, planted), group in table.groupby(["task", "planted"], sort=False):
+        asked = rows[(rows["task"] == task) & (rows["planted"] == planted)]
+        column = "correct_behind" if planted else "correct"
+        means = {series: Mean.of(asked[asked["series"] == series], column) for series in group["series"]}
+        yield group["series"].map(standing(means))
+
+
+def _named(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def _times(rows: pd.DataFrame) -> dict[str, float]:
+    rows = rows.assign(e2e_per_token_s=rows["e2e_s"] / rows["committed_tokens"].where(rows["committed_tokens"] > 0))
+    row: dict[str, float] = {"units": rows["key"].nunique()}
+    for name in ("e2e_s", "e2e_per_token_s", "nfe"):
+        row |= _named(name, statistics.median_interval(rows[name], rows["key"]))
+    return row
+
+
+def _facts(frames: Frames, units: pd.DataFrame) -> dict[str, object]:
+    """What the answers stand on: size, training, chosen rate, and the level of guessing where it is known."""
+    tokens = units["checkpoint"].map(frames.training.groupby("checkpoint")["tokens"].max())
+    lengths = _column(units, "train.lengths").map(row_length)
+    rates = [rate for _, unit in units.drop_duplicates("checkpoint").iterrows() if (rate := chosen_rate(frames, unit))]
+    return {
+        "parameters": units["parameters"].median(), "trained_tokens": _one(tokens),
+        "trained_rows": _one((tokens / lengths).round()),
+        "rate": " / ".join(dict.fromkeys(f"{rate:g}" for rate in rates)),
+        "rates": " / ".join(dict.fromkeys(_column(units, "train.learning_rates").dropna().map(str))),
+        "chance": chance(units), "stop": " / ".join(sorted(set(_column(units, STOP).dropna()))),
+        "batch": _one(_column(units, "workload.batch_size")), "contended": bool(units["contended"].any()),
+        "machines": " / ".join(sorted(set(units["machine_id"].fillna("?")))),
+    }  # fmt: skip
+
+
+def _one(values: pd.Series) -> float:
+    """The one value; NaN where there are several, or none."""
+    known = set(values.astype(float))
+    return known.pop() if len(known) == 1 else math.nan
+
+
+def row_length(lengths: object) -> float:
+    """Tokens of a training row, from `train.lengths` as the records have it; NaN where rows are of several lengths."""
+    try:
+        (length,) = set(json.loads(lengths)) if isinstance(lengths, str) else ()
+        return float(length)
+    except ValueError:
+        return math.nan
+
+
+def chosen_rate(frames: Frames, unit: pd.Series) -> float | None:
+    """The peak learning rate of a unit's training: what the record says, or what its loss curve implies.
+
+    The rate of step s (from 1) of N is peak · min(s / W, (N − s + 1) / (N − W)) with W warm-up steps, a tenth of N at
+    most; a rate of the grid within 2 % is taken for it.
+    """
+    if pd.notna(unit.get("learning_rate")):
+        return float(unit["learning_rate"])
+    curve = frames.training[(frames.training["checkpoint"] == unit["checkpoint"]) & (frames.training["lr"] > 0)]
+    if not len(curve) or pd.isna(unit.get("train.warmup_steps")):
+        return None
+    steps, first = float(curve["step"].max()), curve.iloc[0]
+    warmup = max(1.0, min(float(unit["train.warmup_steps"]), steps // 10))
+    share = min(first["step"] / warmup, (steps - first["step"] + 1) / max(1.0, steps - warmup))
+    peak = float(first["lr"] / share)
+    return next((rate for rate in _grid(unit.get("train.learning_rates")) if abs(peak / rate - 1) < 0.02), peak)
+
+
+def _grid(rates: object) -> list[float]:
+    """A grid of rates as the records have it; empty where there is none."""
+    try:
+        return [float(rate) for rate in json.loads(rates)] if isinstance(rates, str) else []
+    except (ValueError, TypeError):
+        return []
+
+
+def chance(units: pd.DataFrame) -> float:
+    """Accuracy of a guess: column `chance` of the records; of a star graph 1 / degree, a guess at its fork."""
+    if "chance" in units and pd.to_numeric(units["chance"], errors="coerce").notna().any():
+        return float(pd.to_numeric(units["chance"], errors="coerce").median())
+    stars = units[_column(units, "corpus") == "star_graph"]
+    return float(1 / stars["corpus.degree"].astype(float).median()) if len(stars) else math.nan
+
+
+def problems(rows: pd.DataFrame) -> str:
+    """The most frequent problems with their share of all answers: `wrong branch 45 %, too short 2 %`."""
+    if "answer_problem" not in rows:
+        return ""
+    wrong = rows.loc[rows["correct"] == 0, "answer_problem"].fillna("not said").astype(str)
+    counts = wrong.value_counts(sort=False)
+    ordered = sorted(counts.items(), key=lambda item: (-int(item[1]), str(item[0])))[:MOST_PROBLEMS]
+    return ", ".join(f"{problem} {_percent(int(count) / len(rows))}" for problem, count in ordered)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.005 else "under 1 %"
+
+
+def asked(task: str, planted: int) -> str:
+    """What is asked, for a row: `copying`, or `copying, first wrong`, `copying, first 3 wrong`."""
+    return task + (f", first{f' {planted}' if planted > 1 else ''} wrong" if planted else "")
+
+
+def _estimate(row: pd.Series, name: str, scale: float = 1.0) -> Estimate:
+    value, low, high = (float(row[key]) * scale for key in (name, f"{name}_low", f"{name}_high"))
+    return Estimate(value, low, high, int(row["seeds"]))
+
+
+def _score(row: pd.Series) -> str:
+    """What counts for the win: accuracy, or that behind a planted error."""
+    return "behind" if row["planted"] else "correct"
+
+
+def matrix(frames: Frames) -> Table:
+    """Who wins where: a row for what is asked, a column a series, in words; and how long a request took."""
+    found = groups(frames)
+    series = list(dict.fromkeys(found["series"]))
+    rows = []
+    for (task, planted), group in found.groupby(["task", "planted"], sort=False):
+        by_series = {row["series"]: row for _, row in group.iterrows()}
+        cells = [_said(by_series[name]) if name in by_series else "not asked" for name in series]
+        rows.append([asked(str(task), int(planted)), _in_words(group), *cells])
+    return Table("Who wins where", ["task", "in words", *series], rows)
+
+
+def _said(row: pd.Series) -> str:
+    value, milliseconds = row[_score(row)], f"{number(1e3 * row['e2e_s'])} ms"
+    if pd.isna(value):
+        return f"not scored; {milliseconds}"
+    won = "" if row["verdict"] == NOT else f", {row['verdict']}"
+    return f"{number(value)}{'*' if row['seeds'] < 2 else ''}{won}; {milliseconds}"
+
+
+def _in_words(group: pd.DataFrame) -> str:
+    """`Diffusion alone`, or who cannot be told apart and which of them is fastest."""
+    winners = group[group["verdict"] != NOT]
+    if not len(winners):
+        known = group.apply(lambda row: row[_score(row)], axis=1).notna().any()
+        return "nobody: not one answer is right" if known else "nobody: nothing was scored"
+    names = winners["series"].tolist()
+    if len(names) == 1:
+        return f"{names[0]} alone" if len(group) > 1 else f"{names[0]}, the only one asked"
+    text = f"not told apart: {_list(names)}"
+    known = winners[winners["e2e_s"].notna()].sort_values("e2e_s", kind="stable")
+    return text + (f"; fastest of them: {known['series'].iloc[0]}" if len(known) else "")
+
+
+def table(frames: Frames) -> Table:
+    """A row for who answered what: accuracy over trainings and of each, problems, time and forwards of the same
+    generations, size and training.
+    """
+    heads = ["paradigm", "task", "accuracy", "of each training", "instances", "most frequent problems",
+             "E2E of a request, ms", "NFE", "parameters", "training rows", "learning rate"]  # fmt: skip
+    rows = []
+    for _, row in groups(frames).iterrows():
+        rows.append([
+            row["series"] + (" †" if row["contended"] else ""), asked(row["task"], row["planted"]),
+            with_interval(_estimate(row, "correct")) + ("*" if row["seeds"] < 2 else ""), row["of_each"],
+            f"{row['instances']:,}", row["problems"] or "–", with_interval(_estimate(row, "e2e_s", 1e3)),
+            number(row["nfe"]), _count(row["parameters"]), _count(row["trained_rows"]), row["rate"] or "–",
+        ])  # fmt: skip
+    return Table("Tasks", heads, rows)
+
+
+def plants(frames: Frames) -> Table:
+    """A row for who answered with an error planted: what is right behind it, how often it was revised."""
+    found = groups(frames)
+    without = found[found["planted"] == 0].set_index(["task", "series"])["correct"].to_dict() if len(found) else {}
+    heads = ["paradigm", "task", "right behind the plant", "plant revised", "whole answer right", "without a plant"]
+    rows = [
+        [row["series"], asked(row["task"], row["planted"]), with_interval(_estimate(row, "behind")),
+         with_interval(_estimate(row, "revised")), with_interval(_estimate(row, "correct")),
+         number(without.get((row["task"], row["series"]), math.nan))]
+        for _, row in found[found["planted"] > 0].iterrows()
+    ]  # fmt: skip
+    return Table("Planted errors", heads, rows)
+
+
+def equal_table(frames: Frames) -> Table:
+    """What was equal over the paradigms that answered a task, and what was not."""
+    rows = [[task, "equal" if row.equal else "NOT equal", row.factor, row.values] for task, row in equalities(frames)]
+    return Table("What was equal", ["task", "verdict", "factor", "values"], rows)
+
+
+def equalities(frames: Frames) -> list[tuple[str, Equality]]:
+    """Of each task: size, training rows, how the rate was chosen, seeds, instances, how answers end, batch, machine."""
+    found, rows = groups(frames), answers(frames)
+    told = []
+    for task, group in found.groupby("task", sort=False):
+        sizes = dict(zip(group["series"], group["parameters"], strict=True))
+        known = [size for size in sizes.values() if pd.notna(size)]
+        spread = max(known) / min(known) - 1 if known else math.nan
+        told.append((task, Equality("parameters", bool(known) and spread <= SAME_SIZE,
+                                    f"{_range(known)}, {spread:.2%} apart (allowed: {SAME_SIZE:.0%})"
+                                    if known else "not recorded")))  # fmt: skip
+        what = "trained_rows" if group["trained_rows"].notna().all() else "trained_tokens"
+        told.append((task, _same(f"{what.partition('_')[2]} seen in training", group, group[what].map(_count))))
+        told.append((task, _rates(group)))
+        mine = rows[rows["task"] == task]
+        for factor, column in (("trainings, by seed", SEED), ("instances", "request_id")):
+            asked_by = mine.groupby(["series", "planted"])[column].agg(lambda values: tuple(sorted(set(values))))
+            seen = pd.Series(
+                [asked_by[key] for key in zip(group["series"], group["planted"], strict=True)], group.index
+            )
+            told.append((task, _same(factor, group, seen.map(_listed if column == SEED else _numbered(seen)))))
+        told += [(task, _same(name, group, group[column].map(show)))
+                 for name, column in HOW_ASKED.items()]  # fmt: skip
+    return told
+
+
+def _rates(group: pd.DataFrame) -> Equality:
+    """Chosen per paradigm from one grid of several: else a bad rate looks like a bad paradigm."""
+    grids, text = set(group["rates"]), _by_series(group, group["rate"].map(lambda rate: rate or "not recorded"))
+    grid = _grid(next(iter(grids))) if len(grids) == 1 else []
+    if len(grids) > 1:
+        return Equality("learning rates tried", False, _by_series(group, group["rates"].map(lambda it: it or "none")))
+    if len(grid) < 2:
+        return Equality("learning rate", False, f"{text}; not chosen: {'one rate' if grid else 'no rate'} was given")
+    edges = {f"{min(grid):g}", f"{max(grid):g}"} if len(grid) > 2 else set()
+    at_edge = list(dict.fromkeys(group.loc[group["rate"].isin(edges), "series"]))
+    text += f"; chosen from {', '.join(f'{rate:g}' for rate in grid)}"
+    return Equality("learning rate chosen from", True, text + (f"; at its edge: {_list(at_edge)}" if at_edge else ""))
+
+
+def _same(factor: str, group: pd.DataFrame, shown: pd.Series) -> Equality:
+    distinct = list(dict.fromkeys(shown))
+    return Equality(factor, len(distinct) == 1 and distinct[0] != "–",
+                    (distinct[0] if distinct[0] != "–" else "not recorded") if len(distinct) == 1
+                    else _by_series(group, shown))  # fmt: skip
+
+
+def _by_series(group: pd.DataFrame, shown: pd.Series) -> str:
+    """`0.001 (AR / Mamba-2); 0.004 (Diffusion)`."""
+    whose: dict[str, list[str]] = {}
+    for value, series in zip(shown, group["series"], strict=True):
+        if series not in whose.setdefault(str(value), []):
+            whose[str(value)].append(series)
+    return next(iter(whose)) if len(whose) == 1 else "; ".join(f"{it} ({' / '.join(who)})" for it, who in whose.items())
+
+
+def _numbered(sets: pd.Series):
+    """Shows a set of instances by its size, and as another set where sizes agree and instances do not."""
+    kinds = {instances: index for index, instances in enumerate(dict.fromkeys(sets))}
+    return lambda it: f"{len(it):,}" + (f", set {'ABCDEFGH'[min(kinds[it], 7)]}" if len(kinds) > 1 else ", the same")
+
+
+def _listed(values: tuple[object, ...]) -> str:
+    return ", ".join(map(show, values))
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
+
+
+def _count(value: float) -> str:
+    return "–" if pd.isna(value) else f"{value:,.0f}"
+
+
+def _list(names: Sequence[str]) -> str:
+    return ("; " if any("," in name for name in names) else ", ").join(names)
+
+
+def tables(frames: Frames) -> list[Table]:
+    """All of the page's tables that have rows, who wins first; none where no task was asked."""
+    return [each for each in (matrix(frames), table(frames), plants(frames), equal_table(frames)) if each.rows]
+
+
+def results(frames: Frames) -> pd.DataFrame:
+    """The tidy CSV: a row for who answered what."""
+    return groups(frames).drop(columns=["label"], errors="ignore")
+
+
+def sentence(frames: Frames) -> str:
+    """Who wins each task, in words."""
+    parts = [f"{row[0]}: {row[1]}" for row in matrix(frames).rows]
+    return capital("; ".join(parts)) + "."
+
+
+def plants_sentence(frames: Frames) -> str:
+    """Who revises what was planted, and what it costs those who cannot."""
+    found = groups(frames)
+    found = found[(found["planted"] > 0) & found["revised"].notna()]
+    if not len(found):
+        return "Nothing was recorded of what became of planted errors."
+    best = found.loc[found["revised"].idxmax()]
+    behind = found[found["behind"].notna()]
+    text = f"{best['series']} revises most, {_percent(best['revised'])} of the plants of {best['task']}"
+    if len(behind):
+        top, last = behind.loc[behind["behind"].idxmax()], behind.loc[behind["behind"].idxmin()]
+        text += (
+            f"; behind a plant {top['series']} has {number(top['behind'])} right ({top['task']})"
+            f" and {last['series']} {number(last['behind'])} ({last['task']})"
+        )
+    return text + "."
+
+
+def note(frames: Frames) -> str:
+    """What the figures promise, and what was left out; empty where no task was asked."""
+    found = groups(frames)
+    if not len(found):
+        return ""
+    seeds = sorted(set(found["seeds"]))
+    many = [str(count) for count in seeds if count > 1]
+    parts = []
+    if many:
+        parts.append(
+            f"Accuracy: mean over {' or '.join(many)} trainings with a 95 % t interval, never narrower than that of "
+            "Clopper and Pearson for the instances of one training"
+        )
+    if 1 in seeds:
+        parts.append(
+            "* one training: Clopper and Pearson's 95 % interval over instances, which says nothing of another training"
+        )
+    parts.append("winners: the best, and all that Welch's t does not tell from it at 5 %")
+    batches = ", ".join(f"{size:.0f}" for size in sorted(set(found["batch"].dropna()))) or "unknown size"
+    covered = intervals.describe((count, intervals.median_level(count)[1]) for count in set(found["units"].astype(int)))
+    parts.append(
+        f"times are of the same generations, a request in a batch of {batches}, medians over units with "
+        f"{covered.replace('round', 'unit') or 'no interval: there was one'}"
+    )
+    lost = unscored(frames)
+    if lost:
+        parts.append(f"{lost:,} answer{'s' * (lost > 1)} without a verdict left out")
+    cut = found[found["cut_off"].gt(0) & (found["stop"] == "natural")]
+    if len(cut):
+        worst = cut.loc[cut["cut_off"].idxmax()]
+        parts.append(
+            f"answers that came to no end count as they stand, at most {_percent(worst['cut_off'])} "
+            f"({worst['series']}, {worst['task']})"
+        )
+    return capital("; ".join(parts)) + "."
+
+
+def shares(found: pd.DataFrame, name: str) -> np.ndarray:
+    """Values and how far their intervals reach down and up, [3, rows], for a figure."""
+    value, low, high = (found[f"{name}{end}"].to_numpy(dtype=float) for end in ("", "_low", "_high"))
+    return np.array([value, np.maximum(value - low, 0), np.maximum(high - value, 0)])
