@@ -296,7 +296,7 @@ def _positions(rows: Sequence[Row]) -> Iterator[str]:
         for row in alike:
             pairs = list(zip(row.positions, row.source_positions, strict=True))
             lines.append([row.cell, *(f"{'≤ ' * own.is_bound}{_bits(own)} ({_bits(true)})" for own, true in pairs)])
-        columns = [f"{each.first} to {each.last}" for each in alike[0].positions]
+        columns = [f"{p.first} to {p.last}" if p.first < p.last else f"{p.first}" for p in alike[0].positions]
         yield "Bits a letter by column (the source's for the same documents):"
         yield _markdown(["cell", *columns], lines)
 
