@@ -275,7 +275,7 @@ def _planned_work(cell: Cell, paradigm: NativeParadigm, recordings: Sequence[Rec
     How fast a text became final, where the text decides, is taken from the first repeat.
     """
     work, pace = cell.workload, None
-    if work.num_gaps or work.stop != "length":
+    if work.num_gaps or work.stop != "length" or work.prompts == "task":  # of which part may be given or drafted
         return {"ledger": None}
     if cell.decoder.depends_on_values:
         pace = work.output_len / fmean(sum(row.nfe.values()) for row in recordings[0].rows)
@@ -307,10 +307,11 @@ def _tokens(cell: Cell, recordings: Sequence[Recording], tokenizer: Tokenizer) -
     would have committed; of a run that was not made whole the text is not known.
     """
     eos_id = tokenizer.eos_id
-    requested = cell.workload.batch_size * cell.workload.output_len
     if not recordings:
+        requested = cell.workload.batch_size * cell.workload.output_len
         return {"requested_tokens": requested, "committed_tokens": requested, "effective_tokens": None}
     texts = recordings[0].token_ids
+    requested = sum(row.request.max_new_tokens for row in recordings[0].rows)  # what is given is not asked for
     effective = [min(len(text), [*text, eos_id].index(eos_id) + 1) for text in texts]
     return {
         "requested_tokens": requested,

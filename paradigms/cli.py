@@ -159,7 +159,8 @@ def explain(error: BaseException) -> str:
                 )
             allowed = sorted(str(key) for key in parent if not str(key).startswith("_"))
             return f"{cause.full_key} is unknown ({suggest(str(cause.key), allowed)})"
-        return f"{cause.full_key or ''}: {_first_line(cause)}".lstrip(": ")
+        said = _first_line(cause).partition("raised while resolving interpolation: ")  # ours, of `${of:...}`
+        return f"{cause.full_key or ''}: {said[2] or said[0]}".lstrip(": ")
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'the folder'}: {error.strerror.lower()}; make room or set sweep.dir"
     if isinstance(error, ConfigCompositionException) and (

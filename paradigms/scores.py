@@ -77,8 +77,8 @@ def score_answer(
 ) -> dict[str, Any]:
     """Columns of an answer to a task: `correct`, `answer_share` (of its symbols that are right), `answer_problem`.
 
-    With a planted error: `planted_kept`, whether any of it is still there; `correct_behind`, whether all behind it is
-    as in the reference.
+    With a planted error: `planted_kept`, whether any of it is still there; `correct_behind`, whether the answer is
+    right with the reference's symbols in the planted places.
     """
     assert isinstance(tokenizer, SymbolTokenizer)
     said = [token for _, stretch in stretches(request, tokens) for token in stretch]
@@ -93,7 +93,9 @@ def score_answer(
     }
     if planted := len(request.draft):
         columns["planted_kept"] = any(said == was for said, was in zip(tokens, request.draft, strict=False))
-        columns["correct_behind"] = tuple(names[planted:]) == instance.answer[planted:]
+        places = [place for place, token in enumerate(request.layout) if token is None][:planted]
+        mended = [instance.answer[place] if place in places else name for place, name in enumerate(names)]
+        columns["correct_behind"] = task.check(instance, mended).correct
     return columns
 
 
