@@ -230,6 +230,12 @@ class TrainedHere(Recipe):
                 f"train.anneal_tokens={self.anneal_tokens} opens the attention of a denoiser of the whole canvas "
                 "(model.noise set, model.canvas_block=null); set it to 0 for this model"
             )
+        if self.compile and wanted.native.recurrent and _device(wanted).type == "cpu":
+            raise ValueError(
+                f"train.compile=true with model.block={wanted.native.block} on a CPU: the code that torch (2.13) generates "
+                "for the gradient of a scan writes beyond its memory and ends the process; set train.compile=false, or "
+                "train on a GPU (device=cuda)"
+            )
         experts = wanted.native.experts
         if self.micro_batches > 1 and experts is not None and experts.balance_loss:
             raise ValueError(
