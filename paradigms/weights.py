@@ -232,7 +232,7 @@ class TrainedHere(Recipe):
             )
         if self.compile and wanted.native.recurrent and _device(wanted).type == "cpu":
             raise ValueError(
-                f"train.compile=true with model.block={wanted.native.block} on a CPU: the code that torch (2.13) generates "
+                f"train.compile=true with model.block={wanted.native.block} on a CPU: what torch (2.13) generates "
                 "for the gradient of a scan writes beyond its memory and ends the process; set train.compile=false, or "
                 "train on a GPU (device=cuda)"
             )
