@@ -253,7 +253,10 @@ def curves(frames: Frames) -> list[Curve]:
         )
         trained = curve["paradigm"].iloc[0]
         name = shared[0] if len(shared) == 1 else _common(shared) or str(trained)
-        found.append(Curve(name, shared[0], bool(users["bits_per_byte_is_bound"].any()), curve))
+        bound = users["bits_per_byte_is_bound"].any() if "bits_per_byte_is_bound" in users else False
+        if "is_bound" in curve:  # told where the model was not scored
+            bound = bound or curve["is_bound"].eq(True).any()
+        found.append(Curve(name, shared[0], bool(bound), curve))
     return sorted(found, key=lambda curve: order.index(curve.label) if curve.label in order else len(order))
 
 

@@ -22,6 +22,7 @@ from paradigms.records import content_hash, flatten, write_whole
 
 PREPARE, MEASURE = "prepare", "measure"
 NOT_OF_THE_CELL = ("measure.rounds",)  # more rounds of the same cell are the same cell: what is measured stays valid
+UNNAMED = ("StdlibDocs", "DatasetText", "LocalPairs")  # corpora: the usual one, and those that their fields tell apart
 SAME_WORK = ("workload", "measure", "device")  # in what cells agree that are compared
 OF_THE_WORK = ("paradigm", "decoder", "workload", "measure")  # what cells over the same weights may differ in
 
@@ -89,11 +90,15 @@ class PlannedCell:
     def factors(self) -> dict[str, Any]:
         """Flat factors for the records, without the entries that only say how to build the cell.
 
-        A part of a part is also a factor as a whole, named by the module of its class: `decoder.sampler: margin`.
+        A part of a part is also a factor as a whole, named by the module of its class: `decoder.sampler: margin`. So is
+        a corpus, such as a task or a known process, that its fields alone do not tell from others.
         """
         flat = flatten(self.config)
         kinds = {key.removesuffix("._target_"): value for key, value in flat.items() if key.endswith("._target_")}
+        corpus = str(kinds.pop("corpus", "")).rpartition(".")
         kinds = {key: str(target).split(".")[-2] for key, target in kinds.items() if "." in key}
+        if corpus[1] and corpus[2] not in UNNAMED:
+            kinds["corpus"] = corpus[2] if corpus[0].endswith(".corpora") else corpus[0].rpartition(".")[2]
         plain = {key: value for key, value in flat.items() if not key.rpartition(".")[2].startswith("_")}
         return plain | kinds
 

@@ -321,6 +321,8 @@ class TrainedHere(Recipe):
         if corpus.prompt_lens is None:
             return token_stream(corpus, tokenizer, split)
         rows = _rows(corpus, tokenizer, split)
+        if corpus.task is not None:  # whose rows have one length; of other pairs, short ones fill short rows
+            rows.check(min(self.lengths), "the shortest of train.lengths")
         rows.check(self.longest, "the longest of train.lengths")
         return rows
 

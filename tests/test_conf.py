@@ -53,6 +53,8 @@ OF_A_CELL = [name for name in FILES if not name.startswith(OF_THE_SWEEP) and nam
 EXPERIMENTS = [name.partition("/")[2] for name in FILES if name.startswith("experiment/")]
 RANDOM = ("train=random", "measure=latency", "workload=random_prompts")
 NESTED = ("decoder/sampler", "decoder/cache")  # parts of a decoder
+TASKS = {name.partition("/")[2] for name in FILES if name.startswith("task/")}
+OF_TASKS = {"tokenizer/symbols", "workload/task", "measure/task", "train/task"} | {f"corpus/{task}" for task in TASKS}
 TRAINED = [] if {"ar", "ssm", "diffusion"} <= set(zoo.names()) else ["train=quick"]  # until the zoo is whole
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -96,6 +98,8 @@ def overrides_for(name: str, texts: dict[str, Path]) -> list[str]:
     """What makes the choice of one file a whole, possible cell."""
     group, _, option = name.rpartition("/")
     more: list[str] = []
+    if group == "task" or name in OF_TASKS:  # these go together
+        return [f"task={option if option in TASKS else 'star_graph'}"]
     if group in NESTED:
         on_blocks = ["model.canvas_block=16", "decoder.block_len=16"] if name == "decoder/cache/block" else []
         return ["paradigm=diffusion", f"{group}={option}", *on_blocks, *(["train=quick"] if on_blocks else TRAINED)]
@@ -156,6 +160,8 @@ def shrunk(config: dict[str, Any], *, keep: str = "") -> dict[str, Any]:
     small = {"width": 64, "d_state": 8, "head_dim": 16, "num_heads": 2, "num_kv_heads": 2}
     for part in [value for value in model.values() if isinstance(value, dict)]:
         part |= {name: value for name, value in small.items() if name in part}
+    if config["workload"]["prompts"] == "task":
+        return shrunk_task(config)
     if keep not in ("corpus", "tokenizer"):  # the tiny text has too few words for a tokenizer to learn
         config["corpus"] = {"_target_": "tiny.TinyText"}
     if keep != "tokenizer":
@@ -169,6 +175,18 @@ def shrunk(config: dict[str, Any], *, keep: str = "") -> dict[str, Any]:
     return config
 
 
+def shrunk_task(config: dict[str, Any]) -> dict[str, Any]:
+    """Two instances of a task, by a training of two steps."""
+    config["corpus"] |= {"num_heldout": 4, "num_validation": 2}
+    config["workload"] |= {"batch_size": 2}
+    config["measure"] |= {"rounds": 1, "min_repeats": 1, "max_repeats": 1, "min_time_s": 0.0, "max_warmups": 1}
+    config["measure"] |= {"warmup_events": 1, "contended_retries": 0}
+    length = build(config["corpus"]).row_tokens
+    config["train"] |= {"num_tokens": 2 * 4 * length, "batch_tokens": 4 * length, "learning_rates": [0.004]}
+    config["train"] |= {"num_validations": 1, "validation_windows": 2}
+    return config
+
+
 def run(config: dict[str, Any]) -> tuple[Cell, dict[str, Any], bench.Tables]:
     """Check a cell, measure it once, and hold what came out against what was asked."""
     cell = build(config)
@@ -177,7 +195,8 @@ def run(config: dict[str, Any]) -> tuple[Cell, dict[str, Any], bench.Tables]:
     canonical_json([observed, tables])
     assert len(tables["samples"]) == observed["num_repeats"] * cell.workload.batch_size
     for request, sample in zip(tables["requests"], tables["samples"], strict=True):
-        assert len(sample["prompt_ids"]) == cell.workload.prompt_len
+        shorter = cell.workload.prompts == "task"  # prompts that have lengths of their own
+        assert len(sample["prompt_ids"]) == cell.workload.prompt_len or shorter
         assert len(sample["token_ids"]) == request["committed_tokens"] <= cell.workload.output_len
         assert request["committed_tokens"] == cell.workload.output_len or cell.workload.stop == "natural"
     assert ("bits_per_byte" in observed) == cell.measure.quality
@@ -242,7 +261,7 @@ RUN = [  # a model with a paradigm of its name runs as that
 def test_a_file_runs_with_a_tiny_model(name, compose, texts, monkeypatch, tmp_path):
     group = name.partition("/")[0]
     config = shrunk(cell_config(compose(*overrides_for(name, texts))), keep=group)
-    if group in ("corpus", "tokenizer"):  # text alone is of interest
+    if group in ("corpus", "tokenizer") and name not in OF_TASKS:  # text alone is of interest
         config["train"] = {"_target_": "paradigms.weights.RandomWeights"}
         config["measure"] |= {"quality": False, "memory": False}
     if name.startswith(NESTED):  # tests/decoding looks at what they do
@@ -252,7 +271,9 @@ def test_a_file_runs_with_a_tiny_model(name, compose, texts, monkeypatch, tmp_pa
         monkeypatch.setattr(zoo, "FOLDER", tmp_path / "zoo")
         zoo.publish(folder, "tiny", {})
         config["train"] |= {"path": str(folder)} if name == "train/checkpoint" else {}
-    elif config["train"].get("source") == "train":  # quick and full: the same recipe, a few steps
+    elif (
+        config["train"].get("source") == "train" and config["workload"]["prompts"] != "task"
+    ):  # quick and full: the same recipe, a few steps
         config["train"] |= {"num_tokens": 3000, "probe_tokens": 600, "batch_tokens": 576}
         config["train"] |= {"num_validations": 2, "validation_windows": 2, "validation_len": 32}
         config["train"] |= {"start_from": None}  # the zoo's models are larger
