@@ -30,8 +30,8 @@ class SymbolTokenizer(Tokenizer):
         wrong = [name for name in self.symbols if name in ("", *SPECIALS) or (separator and separator in name)]
         if wrong or len(set(self.symbols)) != len(self.symbols):
             raise ValueError(
-                f"symbols {wrong or 'repeat themselves'}: names must differ, be no empty text, no special token, and not "
-                f"hold the separator {separator!r}"
+                f"symbols {wrong or 'repeat themselves'}: names must differ, be no empty text, no special token, and "
+                f"not hold the separator {separator!r}"
             )
         if not separator and any(len(name) != 1 for name in self.symbols):
             raise ValueError("symbols of several characters need a separator between them")

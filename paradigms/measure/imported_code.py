@@ -1,8 +1,8 @@
 """Identity of the code behind a result: of the modules that it imports, and of no others.
 
 A checkpoint depends on the training loop and all that it reaches, not on a metric that was added beside it; trained for
-hours, it should outlive that. Imports are read from the source, wherever they stand in it; what is named by a string at
-run time is not seen, so callers name such modules themselves.
+hours, it should outlive that, and a comment that was reworded. Imports are read from the source, wherever they stand in
+it; what is named by a string at run time is not seen, so callers name such modules themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def imported_code_hash(*modules: str, package: Path = _PACKAGE) -> str:
-    """Hash of the files of these modules and of everything of the package that they import.
+    """Hash of the code of these modules and of everything of the package that they import: of what Python makes of it,
+    so that layout, comments and docstrings do not count.
 
     Args:
         modules: dotted names; those outside the package have versions, and are left out.
@@ -27,9 +28,9 @@ def imported_code_hash(*modules: str, package: Path = _PACKAGE) -> str:
     """
     digest = hashlib.sha256()
     for name in imported(*modules, package=package):
-        content = _file(name, package).read_bytes().replace(b"\r\n", b"\n")  # type: ignore[union-attr]
-        digest.update(f"{name}\0{len(content)}\0".encode())
-        digest.update(content)
+        file = _file(name, package)
+        assert file is not None
+        digest.update(f"{name}\0{_code(file, file.read_bytes())}\0".encode())
     return digest.hexdigest()[:16]
 
 
@@ -55,6 +56,17 @@ def _imports(name: str, package: Path) -> tuple[str, ...]:
     assert file is not None
     names = _named(ast.parse(file.read_bytes()), name if file.name == "__init__.py" else name.rpartition(".")[0])
     return tuple(sorted({module for module in names if _file(module, package) is not None}))
+
+
+@cache
+def _code(file: Path, content: bytes) -> str:
+    tree = ast.parse(content, str(file))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
+            node
+        ):
+            node.body = node.body[1:]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
 
 
 def _named(tree: ast.AST, folder: str) -> Iterator[str]:

@@ -76,7 +76,20 @@ def test_python_loads_nothing_that_is_not_found(toy: Path) -> None:
 def test_what_is_reached_changes_the_hash(module: str, toy: Path) -> None:
     before = imported_code_hash("toy.start", package=toy)
     path = file_of(toy, module)
-    path.write_text(path.read_text() + "# another word\n")
+    path.write_text(path.read_text() + "ANOTHER = 1\n")
+    assert imported_code_hash("toy.start", package=toy) != before
+
+
+def test_layout_comments_and_docstrings_are_no_code(toy: Path) -> None:
+    path = file_of(toy, "toy.named")
+    path.write_text('import toy.whole as whole\ndef thing(x):\n    """Says."""\n    return f"{x} and more"\n')
+    before = imported_code_hash("toy.start", package=toy)
+    path.write_text(
+        '"""Another."""\n\nimport toy.whole as whole  # why\n\n\ndef thing(\n    x,\n):\n    return (\n'
+        '        f"{x} and "\n        "more"\n    )\n'
+    )
+    assert imported_code_hash("toy.start", package=toy) == before
+    path.write_text(path.read_text().replace("more", "less"))
     assert imported_code_hash("toy.start", package=toy) != before
 
 
