@@ -23,7 +23,7 @@ import torch
 from paradigms import zoo
 from paradigms.data.pairs import PairRows
 from paradigms.data.splits import Corpus
-from paradigms.data.stream import Rows, evaluation_windows, token_stream
+from paradigms.data.stream import EvaluationWindows, Rows, evaluation_windows, token_stream
 from paradigms.data.symbols import SymbolTokenizer
 from paradigms.data.tasks.rows import TaskRows
 from paradigms.data.tokenizers import Tokenizer
@@ -394,19 +394,26 @@ def heldout_likelihood(weights: Weights, corpus: Corpus, *, num_masks: int = HEL
     """Bits per byte of the whole held-out split: windows of 512 tokens behind begin-of-text, none overlapping; of pairs
     the answers, each in a row of its own; see `heldout_window`.
     """
+    return validate(weights.model, heldout_windows(weights, corpus), weights.tokenizer, num_masks=num_masks)
+
+
+def heldout_windows(weights: Weights, corpus: Corpus, *, count: int | None = None) -> EvaluationWindows:
+    """The windows of `heldout_likelihood`, or `count` of them, evenly spread."""
     tokenizer, window = weights.tokenizer, heldout_window(weights, corpus)
     if corpus.prompt_lens is not None:
         rows = _rows(corpus, tokenizer, "heldout")
         rows.check(1 + window, "as long as the longest that were trained on")
-        windows = rows.windows(1 + window)
-    else:
-        windows = evaluation_windows(
-            token_stream(corpus, tokenizer, "heldout"),
-            window=window,
-            bos_id=tokenizer.bos_id,
-            eos_id=tokenizer.eos_id,
-        )
-    return validate(weights.model, windows, tokenizer, num_masks=num_masks)
+        return rows.windows(1 + window, count=count)
+    stream = token_stream(corpus, tokenizer, "heldout")
+    windows = evaluation_windows(stream, window=window, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id)
+    if count is None or count >= len(windows.lengths_N):
+        return windows
+    chosen = np.unique(np.linspace(0, len(windows.lengths_N) - 1, count).round().astype(int))
+    return EvaluationWindows(
+        tokens_NT=windows.tokens_NT[chosen],
+        lengths_N=windows.lengths_N[chosen],
+        first_scored_N=windows.first_scored_N[chosen],
+    )
 
 
 def heldout_window(weights: Weights, corpus: Corpus) -> int:
