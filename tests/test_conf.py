@@ -286,6 +286,21 @@ def test_a_file_runs_with_a_tiny_model(name, compose, texts, monkeypatch, tmp_pa
         assert bool(tables["tokens"]) == config["measure"]["tokens"]
 
 
+ANSWERING = [[f"task={task}"] for task in sorted(TASKS)] + [
+    ["experiment=tasks_tiny", "task=mqar"],
+    ["experiment=tasks_gpu", "task=mqar"],
+    ["experiment=recall"],
+]
+
+
+@pytest.mark.parametrize("paradigm", ["ar", "ssm", "diffusion_top1", "diffusion_remasking"])
+@pytest.mark.parametrize("asked", ANSWERING, ids=" ".join)
+def test_a_task_asks_every_paradigm_for_the_likeliest_answer(asked, paradigm, compose):
+    """Draws would cost most whoever has most symbols to draw."""
+    config = compose(*asked, f"paradigm={paradigm}")
+    assert config.workload.prompts == "task" and config.decoder.temperature == 0
+
+
 @pytest.mark.parametrize("name", OF_OTHERS)
 def test_a_file_of_others_runs_with_a_tiny_folder(name, compose, tmp_path):
     group, _, option = name.partition("/")
