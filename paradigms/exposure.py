@@ -49,6 +49,7 @@ from paradigms.training.printed import Printed
 from paradigms.weights import load_corpus
 
 DEFAULTS = {"experiment": "processes", "paradigm": "ar,ssm"}
+PROCESSES = {"markov", "hidden_markov", "agreement"}
 NUM_RESAMPLES = 1000
 BATCH_SIZE = 64
 NOTHING = 1e-9  # nats: an error below this is rounding, and ratios of such mean nothing
@@ -159,6 +160,10 @@ def cells(overrides: Sequence[str]) -> list[Cell]:
     Raises:
         ValueError: bad overrides, or a cell of another kind.
     """
+    for override in overrides:
+        group, _, names = override.partition("=")
+        if group == "task" or (group == "corpus" and not set(names.split(",")) <= PROCESSES):
+            raise ValueError(f"{override} is no known process; choose corpus=markov, hidden_markov or agreement")
     given = {override.partition("=")[0].lstrip("+") for override in overrides}
     defaults = [f"{key}={value}" for key, value in DEFAULTS.items() if key not in given]
     found: list[Cell] = [build(planned.config) for planned in planned_cells([*defaults, *overrides])[1]]

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from paradigms.build import build
 from paradigms.cli import BAD_INPUT, INTERRUPTED, compose, explain
+from paradigms.data.tasks.task import Task
 from paradigms.quality import defects
 from paradigms.weights import load_corpus
 
@@ -30,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", help="hydra overrides that name a corpus, such as corpus=stdlib_docs")
     options = parser.parse_intermixed_args(arguments)
     try:
+        defects.check_size(texts=options.texts, length=options.length)
+        if options.seed < 0:
+            raise ValueError(f"--seed {options.seed} must be at least 0")
         source = _source(options.overrides, texts=options.texts, length=options.length, seed=options.seed)
         looks = defects.check(source, texts=options.texts, length=options.length, seed=options.seed, progress=_say)
     except KeyboardInterrupt:
@@ -53,7 +57,10 @@ def _source(overrides: Sequence[str], *, texts: int, length: int, seed: int) -> 
         config = compose(overrides)
     except Exception as error:
         raise ValueError(explain(error)) from error
-    return defects.HeldOut.of(load_corpus(build(config["corpus"], "corpus")), length=length, seed=seed)
+    corpus = build(config["corpus"], "corpus")
+    if isinstance(corpus, Task):
+        raise ValueError(f"corpus={corpus.name} is a task and has no training text; choose one of text: stdlib_docs")
+    return defects.HeldOut.of(load_corpus(corpus), length=length, seed=seed)
 
 
 def _say(defect: str) -> None:

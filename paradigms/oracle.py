@@ -105,6 +105,8 @@ def measure(folder: Path) -> list[Row]:
     Raises:
         ValueError: there is none, or one that wrote no texts of its own from nothing, letter by letter.
     """
+    if not folder.is_dir():
+        raise ValueError(f"no folder {folder}; give that of a sweep, as of experiment=processes: runs/processes")
     runs: dict[str, dict[int, dict[str, Any]]] = {}
     for run in sorted(read_table(folder, "runs"), key=lambda run: str(run.get("started_at"))):
         if run.get("status") == "ok" and process_of(run) is not None:

@@ -227,9 +227,11 @@ def test_the_command(home, capsys):
         (["paradigm=ar", "--texts", "31"], "--texts=31"),
         (["paradigm=ar", "--texts", "1"], "--texts=1"),
         (["paradigm=arr"], "paradigm=arr is unknown"),
+        (["corpus=stdlib_docs"], "corpus=stdlib_docs is no known process"),
+        (["task=mqar"], "task=mqar is no known process"),
         (["paradigm=ar", "corpus.alphabet=99"], "corpus.alphabet=99"),
     ],
-    ids=["no order", "too many", "too few", "unknown", "impossible"],
+    ids=["no order", "too many", "too few", "unknown", "plain text", "task", "impossible"],
 )
 def test_bad_input(home, capsys, arguments, message):
     assert command.main([*TINY, *arguments]) == 2

@@ -479,6 +479,8 @@ BAD = {
     "no task at all": (["--tasks", ","], ["--tasks names no task"]),
     "no such folder": (["--tasks", "x", "--include-path", "nowhere"], ["--include-path=nowhere is no folder"]),
     "no documents": ([*LOCAL, "--limit", "0"], ["--limit=0 must be"]),
+    "documents without end": ([*LOCAL, "--limit", "inf"], ["--limit=inf must be"]),
+    "no number": ([*LOCAL, "--limit", "nan"], ["--limit=nan must be"]),
     "half a document": ([*LOCAL, "--limit", "2.5"], ["--limit=2.5 must be"]),
     "no masks": ([*LOCAL, "--masks", "0"], ["--masks=0 must be at least 1"]),
     "no such beginning": ([*LOCAL, "--begin", "end"], ["--begin=end is unknown; it is one of text, none"]),

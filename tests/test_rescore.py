@@ -313,7 +313,11 @@ def test_the_metric_check_says_by_its_exit_code_whether_it_holds(monkeypatch, ca
 
 def test_the_metric_check_refuses_bad_input(capsys):
     assert metric_check.main(["--texts", "3"]) == 2
+    assert metric_check.main(["--texts", "-5"]) == 2 and "give at least 50 texts" in capsys.readouterr().err
+    assert metric_check.main(["--seed", "-1"]) == 2 and "--seed -1 must be at least 0" in capsys.readouterr().err
+    assert metric_check.main(["--texts", "3"]) == 2
     assert "--texts 3" in capsys.readouterr().err
+    assert metric_check.main(["corpus=mqar"]) == 2 and "corpus=mqar is a task" in capsys.readouterr().err
     assert metric_check.main(["corpus=nothing"]) == 2
     assert "corpus=nothing is unknown" in capsys.readouterr().err
 

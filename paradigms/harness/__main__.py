@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -109,7 +110,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def _limit(limit: float | None) -> float | None:
     if limit is None:
         return None
-    if limit <= 0 or (limit > 1 and limit != int(limit)):
+    if not 0 < limit < math.inf or (limit > 1 and limit != int(limit)):
         raise ValueError(f"--limit={limit:g} must be a number of documents, or a share of them between 0 and 1")
     return int(limit) if limit >= 1 else limit
 

@@ -223,6 +223,15 @@ class Look:
         return self.expected is None or self.sees == self.expected
 
 
+def check_size(*, texts: int, length: int) -> None:
+    """Raise ValueError unless so many texts of so many bytes can show anything."""
+    if texts < mauve.FEWEST_TEXTS or length < 2 * PHRASE:
+        raise ValueError(
+            f"--texts {texts} --length {length} is too little to see anything; give at least {mauve.FEWEST_TEXTS} "
+            f"texts of {2 * PHRASE} bytes"
+        )
+
+
 def check(
     source: Source,
     *,
@@ -241,11 +250,7 @@ def check(
     Raises:
         ValueError: too few texts or documents.
     """
-    if texts < mauve.FEWEST_TEXTS or length < 2 * PHRASE:
-        raise ValueError(
-            f"--texts {texts} --length {length} is too little to see anything; give at least {mauve.FEWEST_TEXTS} "
-            f"texts of {2 * PHRASE} bytes"
-        )
+    check_size(texts=texts, length=length)
     random = np.random.default_rng([seed, 2])
     training = TrainingText.of(source.training)
     reference = source.draw(2 * texts, length, random)

@@ -318,6 +318,8 @@ def test_likelihood_of_the_main_path_is_over_the_same_rows(home):
 
 
 def test_folders_that_hold_nothing_to_judge(swept, tmp_path, capsys):
+    assert oracle.main([str(tmp_path / "nowhere")]) == 2
+    assert "no folder" in capsys.readouterr().err
     assert oracle.main([str(tmp_path)]) == 2
     assert "no cell of a known process" in capsys.readouterr().err
     runs = list(oracle.read_table(swept, "runs"))
