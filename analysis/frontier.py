@@ -1,9 +1,9 @@
 """Quality against what it costs, one frontier a paradigm: time, forwards, bytes of state.
 
 A point is a cell, or cells that differ in the seed of their training alone, whose own generations were judged: quality
-and time come from the very same requests. Only texts that ended by themselves count. A text of forced length is cut
-off, or goes on where its author would have stopped, so its quality is no quality; and the time of a natural text says
-nothing where its length was forced.
+and time come from the very same requests. Only texts that may end by themselves count; those of them that ran into
+their limit stay in, and their share is told. A text of forced length is cut off, or goes on where its author would have
+stopped, so its quality is no quality; and the time of a natural text says nothing where its length was forced.
 
     dominated            another point of the same work costs no more and is no worse, and one of the two is better
     frontier             of a paradigm: its points that none of its own dominates, from the cheapest to the best
@@ -11,10 +11,11 @@ nothing where its length was forced.
                          exceeds; not reached above the best
     at equal quality     the highest level that both of a pair reach: costs there, and their ratio
 
-Intervals of ratios are percentiles of a bootstrap that draws trainings, instances or texts, and rounds (where there was
-one round its repeats, which share their moment) anew, and finds points, frontiers and level again. With few rounds such
-intervals are too narrow: they are shown with their count. Figures that can be gamed stand beside token entropy: text
-that a judge likes may be dull.
+A median of texts is, where a point has several trainings, one over trainings of each one's median, and its interval
+stands on them: texts of one training share its luck. Intervals of ratios are percentiles of a bootstrap that draws
+trainings, instances or texts, and rounds (where there was one round its repeats, which share their moment) anew, and
+finds points, frontiers and level again. With few rounds such intervals are too narrow: they are shown with their count.
+Figures that can be gamed stand beside token entropy: text that a judge likes may be dull.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Measure:
     Attributes:
         name: column of the records.
         higher: whether more is better.
-        share: a mean of yes and no, else a median over distinct generations.
+        share: a mean of yes and no, else a median over distinct generations (`_median`).
         gamed: whether dull text improves it, so that it stands beside entropy.
     """
 
@@ -86,7 +87,7 @@ def measure_of(column: str) -> Measure | None:
 
 @lru_cache(maxsize=8)
 def requests(frames: Frames) -> pd.DataFrame:
-    """Timed requests of cells whose texts end by themselves, with `setting`, `curve`, `series` and all scores.
+    """Timed requests of cells whose texts may end by themselves, with `setting`, `curve`, `series` and all scores.
 
     The one gate of this page: `workload.stop` must say `natural`. Extrapolated runs have no text, planted errors are
     another question.
@@ -190,7 +191,8 @@ def points(frames: Frames, measure: Measure) -> pd.DataFrame:
 
     Returns:
         Points without quality or time are left out. `scored` and `requests` are counts, `units` those that times stand
-        on, `contended` where one of them was.
+        on, `trainings` those that quality does where there are several, `cut_off` the share of texts that ran into
+        their limit, `contended` where a unit was.
     """
     rows = requests(frames)
     of_sets = _of_sets(frames, measure)
@@ -204,12 +206,13 @@ def points(frames: Frames, measure: Measure) -> pd.DataFrame:
         row = {"setting": setting, "curve": curve, "series": series, "label": group["label"].iloc[0],
                "is_task": bool(group["task"].iloc[0]), "cells": group["cell"].nunique(),
                "units": group["key"].nunique(), "scored": quality.count, "requests": len(group),
+               "trainings": group[tasks.SEED].nunique(), "cut_off": _cut_off(group),
                "contended": bool(group["contended"].any()), "extrapolated": False}  # fmt: skip
         row |= _named("quality", quality)
         for cost in COSTS:
             row |= _named(cost, statistics.median_interval(group[cost], group["key"]))
         texts = group.drop_duplicates(["cell", "request_id", "seed"])
-        row |= _named(ENTROPY, statistics.median_interval(texts[ENTROPY]))
+        row |= _named(ENTROPY, _median(texts, ENTROPY))
         found.append(row)
     table = pd.DataFrame(found)
     if not len(table):
@@ -239,7 +242,30 @@ def _quality(rows: pd.DataFrame, measure: Measure) -> Estimate | None:
     if measure.share:
         found = tasks.over_trainings(texts, measure.name)
         return Estimate(found.value, found.low, found.high, len(texts), found.coverage)
-    return statistics.median_interval(texts[measure.name])
+    return _median(texts, measure.name)
+
+
+def _median(texts: pd.DataFrame, column: str) -> Estimate:
+    """Over texts, or over trainings of each one's median where there are several; `count` is texts."""
+    trainings = texts[tasks.SEED] if texts[tasks.SEED].nunique() > 1 else None
+    found = statistics.median_interval(texts[column], trainings)
+    return Estimate(found.value, found.low, found.high, int(texts[column].notna().sum()), found.coverage)
+
+
+def _cut_off(rows: pd.DataFrame) -> float:
+    """Share of distinct texts that ran into their limit; NaN where nobody wrote down how they ended."""
+    if "finish_reason" not in rows:
+        return math.nan
+    return float(rows.drop_duplicates(["cell", "request_id", "seed"])["finish_reason"].eq("length").mean())
+
+
+def ends(found: pd.DataFrame) -> str:
+    """How the texts of points ended, in words."""
+    cut = found["cut_off"].fillna(0)
+    if not cut.gt(0).any():
+        return "texts that ended by themselves"
+    most = f"{100 * cut.max():.0f} % ran into their limit ({found.loc[cut.idxmax(), 'series']})"
+    return f"texts that may end by themselves, of which up to {most}"
 
 
 def _of_sets(frames: Frames, measure: Measure) -> dict[tuple[str, str], Estimate]:
@@ -379,7 +405,7 @@ def _drawn_lines(frames: Frames, part: pd.DataFrame, measure: Measure) -> _Drawn
 
 
 def _drawn_quality(rows: pd.DataFrame, measure: Measure, value: float, random: np.random.Generator) -> np.ndarray:
-    """Quality of a point in each draw [DRAWS]: of drawn trainings the instances, else a median of drawn texts."""
+    """Quality of a point in each draw [DRAWS]: of drawn trainings the instances, or the median of drawn texts."""
     texts = _texts(rows, measure)
     if not len(texts):  # of a whole set, whose parts nobody has
         return np.full(DRAWS, value)
@@ -388,8 +414,13 @@ def _drawn_quality(rows: pd.DataFrame, measure: Measure, value: float, random: n
         chosen = random.integers(0, len(trained), (DRAWS, len(trained)))
         count, share = trained["count"].to_numpy(dtype=int)[chosen], trained["share"].to_numpy(dtype=float)[chosen]
         return (random.binomial(count, share) / count).mean(axis=1)
-    values = texts[measure.name].to_numpy(dtype=float)
-    return np.median(values[random.integers(0, len(values), (DRAWS, len(values)))], axis=1)
+    trained = [part.to_numpy(dtype=float) for _, part in texts.groupby(tasks.SEED)[measure.name]]
+    chosen_SD, median_SD = random.integers(0, len(trained), (len(trained), DRAWS)), np.empty((len(trained), DRAWS))
+    for training, values in enumerate(trained):
+        mine_SD = chosen_SD == training
+        drawn = values[random.integers(0, len(values), (int(mine_SD.sum()), len(values)))]
+        median_SD[mine_SD] = np.median(drawn, axis=1)
+    return np.median(median_SD, axis=0)
 
 
 def _ratio(one_s: float, other_s: float, one: _Drawn, other: _Drawn, measure: Measure) -> Estimate:
@@ -464,7 +495,8 @@ def note(frames: Frames) -> str:
     if not measures(frames):
         return f"No quality frontier: {text}; workload=natural_stop lets texts end." if text else ""
     counts = sorted({it.ratio.count for it in equal_quality(frames)})
-    parts = ["Every point is a cell whose own generations were judged and timed, texts that ended by themselves"]
+    found = pd.concat([points(frames, measure) for measure in measures(frames)], ignore_index=True)
+    parts = [f"Every point is a cell whose own generations were judged and timed, {ends(found)}"]
     parts += [text] if text else []
     parts.append("between points cost is interpolated in its logarithm")
     if counts:

@@ -109,13 +109,16 @@ def _handles(frames: Frames, found: pd.DataFrame) -> list[Line2D]:
 
 def _notes(found: pd.DataFrame, measure: Measure, hidden: int) -> list[str]:
     rounds = intervals.describe((count, intervals.median_level(count)[1]) for count in set(found["units"].astype(int)))
-    notes = ["Every point was judged by its own generations, which ended by themselves"]
+    notes = [f"Every point was judged by its own generations, {frontier.ends(found)}"]
     notes.append(f"Across: medians over units, bars with {rounds.replace('round', 'unit')}" if rounds
                  else "Across: timed in one unit, no intervals")  # fmt: skip
     if measure.share:
         notes.append("Up: means, bars 95 % over trainings, or over instances where there was one training")
     else:
-        notes.append(style.texts_note(found.rename(columns={"scored": "generations"})))
+        alone, several = found[found["trainings"] < 2], sorted(set(found.loc[found["trainings"] > 1, "trainings"]))
+        notes.append(style.texts_note(alone.rename(columns={"scored": "generations"})))
+        levels = intervals.describe(((count, intervals.median_level(count)[1]) for count in several), "training")
+        notes.append(f"Quality of several trainings: medians over them, bars with {levels}" if levels else "")
     notes.append("Grey by the figures alone: bars may overlap")
     if hidden:
         notes.append(f"{hidden} more kinds of work are in frontier.csv")

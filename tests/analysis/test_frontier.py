@@ -14,7 +14,7 @@ from synthetic_records import QUARTER, SSM, write_sweep
 from synthetic_tasks import AR, DIFFUSION, MQAR, NOISELESS, REMASKING, STAR, Asker, write_tasks
 from synthetic_tasks import SSM as SSM_TASK
 
-from analysis import frontier, frontier_figures, load, report
+from analysis import frontier, frontier_figures, load, report, statistics
 from analysis.frontier import CORRECT, JUDGE, common_level, cost_at, dominated, measure_of
 from analysis.frontier import frontier as line_of
 
@@ -106,6 +106,37 @@ def test_records_without_a_stop_do_not_enter(tmp_path):
     frames = load(write_tasks(tmp_path / "s", askers=(AR,), tasks=(STAR,), seeds=(0,)))
     runs = frames.runs.drop(columns="workload.stop")
     assert not len(frontier.requests(type(frames)(frames.folders, runs, frames.requests, frames.training, ())))
+
+
+def test_texts_that_ran_into_their_limit_are_told(tmp_path):
+    cut = load(write_sweep(tmp_path / "s", paradigms=(AR_TEXT,), factors=NATURAL, **SMALL))
+    said = f"of which up to 100 % ran into their limit ({AR_TEXT.label})"
+    assert frontier.points(cut, JUDGE)["cut_off"].tolist() == [1.0] and said in frontier.note(cut)
+    assert "up to 100 % ran" in figure_of(cut, JUDGE).get_supxlabel().replace("\n", " ")
+    every_fourth = lambda _, row: row | {"finish_reason": "length" if row["row"] % 4 == 0 else "eos"}  # noqa: E731
+    some = load(write_tasks(tmp_path / "t", askers=(AR,), tasks=(STAR,), seeds=(0,), changed=every_fourth))
+    assert 0.2 < frontier.points(some, CORRECT)["cut_off"].item() < 0.3
+    ended = load(write_tasks(tmp_path / "u", askers=(AR,), tasks=(STAR,), seeds=(0,)))
+    assert "timed, texts that ended by themselves" in frontier.note(ended)
+
+
+def test_texts_of_several_trainings_are_no_independent_texts():
+    """Three trainings that differ by 0.1 and hundreds of texts each: a fourth would lie anywhere between, or beyond."""
+    random = np.random.default_rng(0)
+    levels = np.array([3.0, 3.1, 3.2])
+    rows = pd.DataFrame({
+        "cell": np.repeat(levels, 200), "training_seed": np.repeat(range(3), 200), "request_id": [*range(200)] * 3,
+        "seed": 0, JUDGE.name: np.repeat(levels, 200) + random.normal(0, 0.05, 600),
+    })  # fmt: skip
+    found = frontier._quality(rows, JUDGE)
+    assert found.value == pytest.approx(3.1, abs=0.02) and found.count == 600
+    assert found.low == pytest.approx(3.0, abs=0.02) and found.high == pytest.approx(3.2, abs=0.02)
+    drawn = np.percentile(frontier._drawn_quality(rows, JUDGE, 3.1, random), [2.5, 97.5])
+    assert drawn == pytest.approx([3.0, 3.2], abs=0.02)
+    one = rows[rows["training_seed"] == 0]
+    alone, expected = frontier._quality(one, JUDGE), statistics.median_interval(one[JUDGE.name])
+    assert (alone.low, alone.high, alone.coverage) == (expected.low, expected.high, expected.coverage)
+    assert np.ptp(frontier._drawn_quality(one, JUDGE, 3.0, random)) < 0.05
 
 
 # Dominance and levels, against brute force.
