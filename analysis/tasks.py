@@ -467,9 +467,11 @@ def _rates(group: pd.DataFrame) -> Equality:
         return Equality("learning rates tried", False, _by_series(group, group["rates"].map(lambda it: it or "none")))
     if len(grid) < 2:
         return Equality("learning rate", False, f"{text}; not chosen: {'one rate' if grid else 'no rate'} was given")
-    edges = {f"{min(grid):g}", f"{max(grid):g}"} if len(grid) > 2 else set()
-    at_edge = list(dict.fromkeys(group.loc[group["rate"].isin(edges), "series"]))
     text += f"; chosen from {', '.join(f'{rate:g}' for rate in grid)}"
+    if len(grid) == 2:
+        return Equality("learning rate chosen from", True, f"{text}: either is an edge, and a third may be better")
+    edges = {f"{min(grid):g}", f"{max(grid):g}"}
+    at_edge = list(dict.fromkeys(group.loc[group["rate"].isin(edges), "series"]))
     return Equality("learning rate chosen from", True, text + (f"; at its edge: {_list(at_edge)}" if at_edge else ""))
 
 

@@ -26,6 +26,7 @@ from paradigms.decoding import draws
 from paradigms.decoding.autoregressive import Autoregressive
 from paradigms.decoding.diffusion.caches.block import BlockCache
 from paradigms.decoding.diffusion.caches.none import NoCache
+from paradigms.decoding.diffusion.canvas import Canvas
 from paradigms.decoding.diffusion.decoder import MaskedDiffusion
 from paradigms.decoding.diffusion.samplers.ancestral import Ancestral
 from paradigms.decoding.diffusion.samplers.first_hitting import FirstHitting
@@ -260,6 +261,15 @@ def test_how_often_revision_changes_a_draft(sampler):
             assert not close(same, 1.0) and not close(same, [0.6, 0.4][token])
     behind = (rows_NL[:, 2:] == 0).double().flatten()
     assert close(behind, 0.6)
+
+
+@pytest.mark.parametrize("p", [0.001, 0.999], ids=["wrong", "right"])
+def test_by_confidence_a_single_draft_is_taken_back_at_once_right_or_wrong(p, monkeypatch):
+    """σ_max is 1 where nothing else is decided: that it goes says nothing of whether the model saw an error."""
+    asked, mask_again = [], Canvas.mask_again
+    monkeypatch.setattr(Canvas, "mask_again", lambda self, *args: (asked.append(args[-1]), mask_again(self, *args))[-1])
+    exact_rows(Remasking(steps=8, schedule="confidence", eta=None), (0,), model=Independent([p, 1 - p], length=5))
+    assert bool(asked[0][:, 0].all()) and not bool(asked[0][:, 1:].any())
 
 
 @pytest.mark.parametrize("block_len", [1, 2, 3, None])
