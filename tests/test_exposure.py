@@ -16,7 +16,7 @@ from paradigms.data.processes.agreement import Agreement
 from paradigms.data.processes.hidden_markov import HiddenMarkov
 from paradigms.data.processes.markov import Markov
 from paradigms.data.symbols import SymbolTokenizer
-from paradigms.data.tokenizers import EOS_ID
+from paradigms.data.tokenizers import EOS_ID, MASK_ID
 from paradigms.decoding.autoregressive import Autoregressive
 from paradigms.exposure import Errors, Interval, errors, exposure, write
 
@@ -86,6 +86,21 @@ def test_total_variation_counts_what_is_said_that_is_no_letter():
     found = errors(SOURCE, model, SOURCE.sample(np.random.default_rng(0), 5, 8))
     np.testing.assert_allclose(found.tv_NT, 0.2, rtol=1e-9)
     np.testing.assert_allclose(found.kl_NT, math.log(1.25), rtol=1e-9)
+
+
+def test_what_no_decoder_says_has_no_share_of_the_mass():
+    model = SourceModel(SOURCE)
+    plain = model.forward
+
+    def masking(tokens_BT, *args, **told):
+        logits = plain(tokens_BT, *args, **told)
+        logits[..., MASK_ID] = math.log(0.25)
+        return logits
+
+    model.forward = masking  # type: ignore[method-assign]
+    found = errors(SOURCE, model, SOURCE.sample(np.random.default_rng(0), 5, 8))
+    np.testing.assert_allclose(found.tv_NT, 0, atol=1e-9)
+    np.testing.assert_allclose(found.kl_NT, 0, atol=1e-9)
 
 
 def test_curves_and_sums_hold_the_enumeration_within_their_intervals():
