@@ -130,6 +130,11 @@ class Cell:
                 raise ValueError(
                     f"workload.{name}={getattr(work, name)}, but {task.title} has {wanted} tokens; leave it out"
                 )
+        if work.stop_strings:
+            raise ValueError(
+                f"workload.stop_strings={list(work.stop_strings)} end texts, and an answer of workload=task ends at "
+                "end-of-text alone; leave it out"
+            )
         asked = work.batch_size * self.measure.max_repeats * self.measure.rounds
         if asked > task.num_heldout:
             raise ValueError(

@@ -61,6 +61,7 @@ _UNSET = {  # keys that one file refers to and another must bring
     "model.path": "train=pretrained takes the weights of model.path: add model=pretrained (native) or "
     "model=transformers, and model.path=...",
 }
+_OF_SEVERAL_TASKS = {"train": "train=task", "corpus": "++{}=..."}  # beside which options of each can be given
 
 
 def job(config: DictConfig) -> LaneSummary:
@@ -158,6 +159,12 @@ def explain(error: BaseException) -> str:
                     f"{cause.full_key} is no setting of this launcher; add the launch=... that has it, for all sweeps"
                 )
             allowed = sorted(str(key) for key in parent if not str(key).startswith("_"))
+            group = str(cause.full_key).partition(".")[0]
+            if group in _OF_SEVERAL_TASKS and not set(allowed) - {"source"}:  # as of train=zoo, corpus=stdlib_docs
+                return (
+                    f"{cause.full_key} is no option of the {group} chosen here; give the {group}=... that has it, or "
+                    f"with several tasks {_OF_SEVERAL_TASKS[group].format(cause.full_key)}"
+                )
             return f"{cause.full_key} is unknown ({suggest(str(cause.key), allowed)})"
         said = _first_line(cause).partition("raised while resolving interpolation: ")  # ours, of `${of:...}`
         return f"{cause.full_key or ''}: {said[2] or said[0]}".lstrip(": ")
@@ -170,6 +177,8 @@ def explain(error: BaseException) -> str:
             f"{part[1]}/{part[2]} is no part of the {part[1]} chosen here; decoder/sampler and decoder/cache belong to "
             "decoder=masked_diffusion, as in paradigm=diffusion"
         )
+    if said := re.search(r"Ambiguous value for argument '(.*?)' 1\.", " ".join(str(error).split())):
+        return f"{said[1]} gives several values, and one cell is asked for here; give one (a list is key=[1,2])"
     if isinstance(error, HydraException):
         return " ".join(str(error).split())
     return str(error)

@@ -318,6 +318,7 @@ def test_the_metric_check_refuses_bad_input(capsys):
     assert metric_check.main(["--texts", "3"]) == 2
     assert "--texts 3" in capsys.readouterr().err
     assert metric_check.main(["corpus=mqar"]) == 2 and "corpus=mqar is a task" in capsys.readouterr().err
+    assert metric_check.main(["corpus=markov,mqar"]) == 2 and "one cell is asked for" in capsys.readouterr().err
     assert metric_check.main(["corpus=nothing"]) == 2
     assert "corpus=nothing is unknown" in capsys.readouterr().err
 

@@ -95,14 +95,24 @@ def test_requests_ask_the_held_out_instances_one_after_the_other() -> None:
         (["corpus.num_heldout=0"], "corpus.num_heldout=0 must be at least 1: an empty set scores nothing"),
         (["corpus.degree=30", "corpus.path_len=10", "corpus.num_nodes=400"], "positions; the model has model.max_pos"),
         (["workload.output_len=9"], "workload.output_len=9, but star graph, degree 2, path_len 4, num_nodes 20 has 5"),
+        (["workload.stop_strings=[x]"], "workload.stop_strings=['x'] end texts"),
         (["tokenizer=byte"], "workload=task asks the instances of a task, one token a symbol"),
         (["workload=fixed_length"], "corpus=star_graph is a task and has no text to go on from; use workload=task"),
         (["corpus=stdlib_docs"], "corpus=StdlibDocs has no prompt_tokens: tokenizer=symbols, workload=task"),
         (["workload.planted=5"], "fewer than workload.output_len=5"),
     ],
-    ids=["too-few", "empty", "too-long", "length", "tokenizer", "workload", "corpus", "planted"],
+    ids=["too-few", "empty", "too-long", "length", "strings", "tokenizer", "workload", "corpus", "planted"],
 )
 def test_impossible_task_cells_say_what_to_change(overrides: list[str], words: str) -> None:
     with pytest.raises(ValueError) as error:
         planned_cells(["task=star_graph", "paradigm=ar", *overrides])
     assert words in str(error.value) and "interpolation" not in str(error.value)
+
+
+def test_options_beside_several_tasks_are_refused_with_a_way_out() -> None:
+    tasks = ["task=copying,mqar", "paradigm=ar"]
+    for option, way_out in (("train.num_tokens=9", "train=task"), ("corpus.num_heldout=600", "++corpus.num_heldout=")):
+        with pytest.raises(ValueError, match=r"is no option of the .* or with several tasks ") as error:
+            planned_cells([*tasks, option])
+        assert way_out in str(error.value)
+    assert len(planned_cells([*tasks, "train=task", "train.num_tokens=20000", "++corpus.num_heldout=600"])[1]) == 2
