@@ -18,6 +18,7 @@ from paradigms.quality import defects
 from paradigms.weights import load_corpus
 
 FAILED = 1
+TEXTS = 200
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,17 +26,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m paradigms.metric_check", description=(__doc__ or "").partition(": ")[2].partition("\n")[0]
     )
-    parser.add_argument("--texts", type=int, default=200, help="of a set (default 200)")
+    parser.add_argument("--texts", type=int, help=f"of a set (default {TEXTS}, or what held-out documents allow)")
     parser.add_argument("--length", type=int, default=64, help="bytes of a text (default 64)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("overrides", nargs="*", help="hydra overrides that name a corpus, such as corpus=stdlib_docs")
     options = parser.parse_intermixed_args(arguments)
     try:
-        defects.check_size(texts=options.texts, length=options.length)
+        texts = TEXTS if options.texts is None else options.texts
+        defects.check_size(texts=texts, length=options.length)
         if options.seed < 0:
             raise ValueError(f"--seed {options.seed} must be at least 0")
-        source = _source(options.overrides, texts=options.texts, length=options.length, seed=options.seed)
-        looks = defects.check(source, texts=options.texts, length=options.length, seed=options.seed, progress=_say)
+        source = _source(options.overrides, texts=texts, length=options.length, seed=options.seed)
+        if options.texts is None:
+            texts = defects.most_texts(source, at_most=texts)
+        looks = defects.check(source, texts=texts, length=options.length, seed=options.seed, progress=_say)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -44,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     wrong = [look for look in looks if not look.holds]
     promised = sum(look.expected is not None for look in looks)
-    print(f"{source.name}, {options.texts} texts of {options.length} bytes a set; intervals of {defects.LEVEL:.1%}\n")
+    print(f"{source.name}, {texts} texts of {options.length} bytes a set; intervals of {defects.LEVEL:.1%}\n")
     print(defects.table(looks))
     print(f"\n{promised - len(wrong)} of {promised} expectations hold; {len(looks) - promised} looks have none")
     return FAILED if wrong else 0

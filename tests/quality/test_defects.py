@@ -68,16 +68,16 @@ def test_the_judge_writes_what_it_expects():
 
 def test_defects_are_what_they_say():
     chain, draw = Chain.of(documents=50), np.random.default_rng(0)
-    spoilt = {defect: defects.spoil(defect, chain, 20, 32, draw) for defect in defects.DEFECTS}
+    texts = chain.draw(20, 32, draw)
+    spoilt = {defect: defects.spoil(defect, texts, chain, 32, draw) for defect in defects.DEFECTS}
     assert {defect: {len(text) for text in texts} for defect, texts in spoilt.items()} == {
         defect: {16 if defect == "truncated" else 32} for defect in defects.DEFECTS
     }
     assert all(text == text[:8] * 4 for text in spoilt["phrase"])
     assert all(any(text in document for document in chain.training) for text in spoilt["memorised"])
     assert not any(text in document for text in spoilt["exact"] for document in chain.training)
-    again = defects.spoil("exact", chain, 20, 32, np.random.default_rng(5))
-    shuffled = defects.spoil("shuffled", chain, 20, 32, np.random.default_rng(5))
-    assert [sorted(text) for text in again] == [sorted(text) for text in shuffled] and again != shuffled
+    assert spoilt["exact"] == texts != spoilt["shuffled"]
+    assert [sorted(text) for text in texts] == [sorted(text) for text in spoilt["shuffled"]]
 
 
 def test_pieces_are_of_different_documents_as_long_as_there_are_some():
@@ -145,8 +145,23 @@ def test_held_out_text_is_a_source(tmp_path, monkeypatch):
     drawn = source.draw(5, 60, np.random.default_rng(0))
     assert len(source.pieces) == available - 5 and all(len(text) == 60 for text in drawn)
     assert all(any(text in document.encode() for document in tiny.corpus().documents["heldout"]) for text in drawn)
-    with pytest.raises(ValueError, match="too few documents of 60 bytes"):
+    with pytest.raises(ValueError, match=f"has {available - 5} more texts of 60 bytes, not 10000"):
         source.draw(10_000, 60, np.random.default_rng(0))
+
+
+def test_held_out_text_suffices_for_as_many_texts_as_are_said(quick_mauve, tmp_path, monkeypatch):
+    monkeypatch.setenv("PARADIGMS_CACHE", str(tmp_path))
+    whole = HeldOut.of(tiny.corpus(), length=16)
+    pieces = [bytes([97 + n % 26]) * 16 for n in range(160)]
+
+    def source(count):
+        return HeldOut(pieces[:count], whole.judge, whole.training, whole.name)
+
+    assert [defects.most_texts(source(count), at_most=52) for count in (150, 160, 149, 9)] == [50, 52, 50, 50]
+    assert defects.most_texts(Chain.of(documents=1), at_most=200) == 200
+    assert len(defects.check(source(150), texts=50, length=16)) == len(defects.DEFECTS) * len(defects.METRICS)
+    with pytest.raises(ValueError, match=r"--texts 50 --length 16 needs 150 documents of 16 bytes, and .* has 149"):
+        defects.check(source(149), texts=50, length=16)
 
 
 def test_too_little_is_refused():
