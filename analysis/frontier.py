@@ -477,13 +477,15 @@ def results(frames: Frames) -> pd.DataFrame:
 
 def sentence(frames: Frames, measure: Measure) -> str:
     """Who stands on the common frontier in time, from the fastest to the best."""
+    found = points(frames, measure)
+    several = found["setting"].nunique() > 1
     parts = []
-    for setting, group in points(frames, measure).groupby("setting", sort=False):
+    for setting, group in found.groupby("setting", sort=False):
         kept = group[~dominated(group["seconds"], measure.sign * group["quality"])].sort_values("seconds")
         said = [f"{row['series']} {number(row['quality'])} in {number(1e3 * row['seconds'])} ms"
                 for _, row in kept.iterrows()]  # fmt: skip
-        parts.append(f"{setting}: {', '.join(said)}")
-    return f"Not dominated, from the fastest to the best, {measure.unit}: {'; '.join(parts)}."
+        parts.append((f"{setting}: " if several else "") + ", ".join(said))
+    return f"Not dominated, from the fastest to the best, in {measure.unit}: {'; '.join(parts)}."
 
 
 def note(frames: Frames) -> str:

@@ -48,14 +48,17 @@ def figure(frames: Frames, measure: Measure) -> Figure:
             rows = found[found["setting"] == setting]
             for cost, panel in zip(beside, panels, strict=True):
                 _panel(panel, frames, rows, cost, measure)
-            panels[0].set_title(setting)
+                if panel is not panels[0]:  # all of a row show one quality
+                    panel.set_ylabel("")
+            if len(settings) > 1 or rows["is_task"].any():
+                panels[0].set_title(setting)
         style.legend(fig, _handles(frames, found[found["setting"].isin(shown)]))
         style.caption(fig, frames, *_notes(found, measure, len(settings) - len(shown)), medians=False)
     return fig
 
 
 def _grid(rows: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
-    fig = Figure(figsize=(3.7 * columns + 2.9, 0.8 + 3.0 * rows), layout="constrained")
+    fig = Figure(figsize=(2.8 * columns + 2.7, 0.9 + 3.0 * rows), layout="constrained")
     axes = fig.subplots(rows, columns, squeeze=False)
     sns.despine(fig)
     return fig, [list(row) for row in axes]
@@ -92,9 +95,9 @@ def _panel(panel: Axes, frames: Frames, rows: pd.DataFrame, cost: str, measure: 
 
 def _cost_name(rows: pd.DataFrame, cost: str) -> str:
     if cost == "seconds":
-        return "end to end of a request, seconds" if rows["is_task"].any() else "end to end / tokens, seconds a token"
+        return "end to end of a request,\nseconds" if rows["is_task"].any() else "end to end / tokens,\nseconds a token"
     return {"nfe": "forwards a request (NFE)", "state_used_bytes": "state used, bytes",
-            frontier.ENTROPY: "token entropy, nats (higher: less dull)"}[cost]  # fmt: skip
+            frontier.ENTROPY: "token entropy, nats\n(higher: less dull)"}[cost]  # fmt: skip
 
 
 def _handles(frames: Frames, found: pd.DataFrame) -> list[Line2D]:

@@ -93,6 +93,23 @@ def test_natural_text_is_judged_by_its_time_a_token(tmp_path):
     )
 
 
+def test_work_is_named_where_there_are_several(tmp_path):
+    """One kind of work needs no name; panels of a row share the scale at their left; a long cell of a table wraps."""
+    write_sweep(tmp_path / "s", paradigms=(AR_TEXT, SSM, QUARTER), factors=NATURAL, **SMALL)
+    text = load(tmp_path / "s")
+    assert "text:" not in frontier.sentence(text, JUDGE)
+    panels = figure_of(text, JUDGE).axes
+    assert [bool(panel.get_ylabel()) for panel in panels] == [True, *[False] * (len(panels) - 1)]
+    assert len({panel.get_ylim() for panel in panels}) == 1 and not any(panel.get_title(loc="left") for panel in panels)
+    assert frontier.equal_table(text).rows, "some pairs reach a level"
+    page = report.write_report(text, tmp_path / "out")[0].read_text()
+    assert "<th class=long>beyond it</th>" in page and "<td class=long>" in page and "<th>work</th>" in page
+    several = load(write_tasks(tmp_path / "t", askers=(AR, DIFFUSION), tasks=(STAR, MQAR), seeds=(0,)))
+    titles = [panel.get_title(loc="left") for panel in figure_of(several, CORRECT).axes]
+    assert len([title for title in titles if title]) == 2
+    assert all(f"{title}: " in frontier.sentence(several, CORRECT) for title in titles if title)
+
+
 def test_extrapolated_and_planted_cells_do_not_enter(tmp_path):
     frames = load(write_tasks(tmp_path / "s", askers=(AR, REMASKING), tasks=(STAR,), planted=(0, 1)))
     assert set(frontier.requests(frames)["workload.planted"]) == {0}
@@ -295,9 +312,8 @@ def test_figures_say_units_machine_and_stay_apart(frames, tmp_path):
         (choice,) = frontier_figures.choose(of_them)
         figure = choice.draw(of_them)
         assert "made-up CPU" in figure.get_supxlabel() and choice.sentence(of_them).endswith(".")
-        assert "nan" not in choice.sentence(of_them) and all(
-            axes.get_xlabel() and axes.get_ylabel() for axes in figure.axes
-        )
+        assert "nan" not in choice.sentence(of_them) and all(axes.get_xlabel() for axes in figure.axes)
+        assert figure.axes[0].get_ylabel()
         figure.draw_without_rendering()
         boxes = [axes.get_tightbbox() for axes in figure.axes] + [figure.legends[0].get_window_extent()]
         boxes.append(figure._supxlabel.get_window_extent())
