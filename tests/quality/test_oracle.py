@@ -25,6 +25,7 @@ from paradigms.data.processes.process import Estimated
 from paradigms.data.symbols import SymbolTokenizer
 from paradigms.plan import Plan
 from paradigms.quality.oracle import (
+    NO_LETTER,
     Compared,
     Texts,
     closings,
@@ -135,6 +136,16 @@ def test_texts_of_the_source_are_as_the_source_in_95_of_100_cases(process):
     least = binom.ppf(1e-4, 40, 0.95)
     assert sum(near) >= least
     assert {name: sum(held) for name, held in inside.items() if sum(held) < least} == {}
+
+
+def test_short_texts_are_held_against_sets_that_are_as_short():
+    """A quarter of the letters: frequencies are as far off as those of so few letters of the source."""
+    process = PROCESSES["markov"]
+    letters = process.sample(np.random.default_rng(6), 60, process.document_len)
+    whole = compare(process, texts_of(letters))
+    short = compare(process, texts_of(np.where(np.arange(process.document_len) < 6, letters, NO_LETTER)))
+    for name in ("grams_1", "grams_2", "grams_3"):
+        assert short[name].as_the_source and short[name].mean > 1.2 * whole[name].mean, name
 
 
 @each
