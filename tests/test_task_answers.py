@@ -49,6 +49,8 @@ def test_a_planted_error_is_judged_apart_from_what_is_behind_it() -> None:
     assert (mended["correct"], mended["planted_kept"], mended["correct_behind"]) == (True, False, True)
     lost = scored([wrong, wrong, *right[2:]], draft=(wrong,))
     assert (lost["correct"], lost["planted_kept"], lost["correct_behind"]) == (False, True, False)
+    one_of_two = scored([right[0], wrong, *right[2:]], draft=(wrong, wrong))
+    assert (one_of_two["correct"], one_of_two["planted_kept"], one_of_two["correct_behind"]) == (False, True, True)
 
 
 def test_planted_places_are_the_open_ones() -> None:
