@@ -118,7 +118,7 @@ def _settings(cells: pd.DataFrame) -> pd.Series:
     sha256 = cells["corpus_sha256"].map(lambda value: str(value)[:8])
     cells = cells.assign(**{"corpus.sha256": sha256, "sweep.name": "", "one": 0})
     work = ["task", "machine_id", "corpus.sha256", *(str(name) for name in cells if str(name).startswith(_WORK))]
-    kept = cells[work].astype(str).agg("/".join, axis=1)
+    kept = cells[work].astype(object).map(str).agg("/".join, axis=1)  # of older records some are missing
     first = cells[["one", "label", "sweep.name", *work]][~kept.duplicated()]
     names = [tell_apart(str(task) or "text", group, "one") for task, group in first.groupby("task", sort=False)]
     by_work = dict(zip(kept[first.index], pd.concat(names)[first.index], strict=True))

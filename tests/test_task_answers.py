@@ -102,8 +102,9 @@ def test_requests_ask_the_held_out_instances_one_after_the_other() -> None:
         (["workload=fixed_length"], "corpus=star_graph is a task and has no text to go on from; use workload=task"),
         (["corpus=stdlib_docs"], "corpus=StdlibDocs has no prompt_tokens: tokenizer=symbols, workload=task"),
         (["workload.planted=5"], "fewer than workload.output_len=5"),
+        (["workload.planted=4"], "whose longest has 4 symbols: plant fewer"),
     ],
-    ids=["too-few", "empty", "too-long", "length", "strings", "tokenizer", "workload", "corpus", "planted"],
+    ids=["too-few", "empty", "too-long", "length", "strings", "tokenizer", "workload", "corpus", "planted", "all"],
 )
 def test_impossible_task_cells_say_what_to_change(overrides: list[str], words: str) -> None:
     with pytest.raises(ValueError) as error:

@@ -156,6 +156,15 @@ def test_texts_of_several_trainings_are_no_independent_texts():
     assert np.ptp(frontier._drawn_quality(one, JUDGE, 3.0, random)) < 0.05
 
 
+def test_work_whose_records_lack_a_factor_is_told_apart(tmp_path):
+    """Records of tasks beside older ones of text, which know nothing of planted errors."""
+    frames = load(write_tasks(tmp_path / "s", askers=(AR,), tasks=(STAR, MQAR), seeds=(0,)))
+    runs = frames.runs.assign(**{"workload.late": pd.Series("x", frames.runs.index, dtype="str")})
+    runs.loc[runs["key"] == runs["key"].iloc[0], "workload.late"] = None
+    mixed = type(frames)(frames.folders, runs, frames.requests, frames.training, ())
+    assert len(frontier.points(mixed, CORRECT)) == len(frontier.points(frames, CORRECT))
+
+
 # Dominance and levels, against brute force.
 
 
