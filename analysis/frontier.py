@@ -192,7 +192,7 @@ def points(frames: Frames, measure: Measure) -> pd.DataFrame:
     Returns:
         Points without quality or time are left out. `scored` and `requests` are counts, `units` those that times stand
         on, `trainings` those that quality does where there are several, `cut_off` the share of texts that ran into
-        their limit, `contended` where a unit was.
+        their limit, `unscored` of those without a figure, `contended` where a unit was.
     """
     rows = requests(frames)
     of_sets = _of_sets(frames, measure)
@@ -213,6 +213,7 @@ def points(frames: Frames, measure: Measure) -> pd.DataFrame:
             row |= _named(cost, statistics.median_interval(group[cost], group["key"]))
         texts = group.drop_duplicates(["cell", "request_id", "seed"])
         row |= _named(ENTROPY, _median(texts, ENTROPY))
+        row["unscored"] = texts[measure.name].isna().mean() if measure.name in texts else math.nan
         found.append(row)
     table = pd.DataFrame(found)
     if not len(table):
@@ -500,6 +501,13 @@ def note(frames: Frames) -> str:
     found = pd.concat([points(frames, measure) for measure in measures(frames)], ignore_index=True)
     parts = [f"Every point is a cell whose own generations were judged and timed, {ends(found)}"]
     parts += [text] if text else []
+    every = pd.concat([points(frames, measure) for measure in measures(frames)])
+    if (every["unscored"] > 0).any():
+        worst = every.loc[every["unscored"] == every["unscored"].max()].iloc[0]
+        parts.append(
+            f"texts without a figure, as where nothing was written, are in no quality: up to {worst['unscored']:.2g} "
+            f"of all ({worst['series']})"
+        )
     parts.append("between points cost is interpolated in its logarithm")
     if counts:
         parts.append(

@@ -156,6 +156,21 @@ def test_texts_of_several_trainings_are_no_independent_texts():
     assert np.ptp(frontier._drawn_quality(one, JUDGE, 3.0, random)) < 0.05
 
 
+def test_texts_without_a_figure_are_counted_and_said(tmp_path):
+    """Who writes nothing where it is hard is judged by the rest."""
+    frames = load(write_sweep(tmp_path / "s", paradigms=(AR_TEXT, SSM), factors=NATURAL, **SMALL))
+    assert "in no quality" not in frontier.note(frames)
+    keys = frames.runs.loc[frames.runs["paradigm.label"] == SSM.label, "key"]
+    nothing = frames.requests["key"].isin(keys) & (frames.requests["repeat"] == 1)
+    requests = frames.requests.assign(**{JUDGE.name: frames.requests[JUDGE.name].mask(nothing)})
+    changed = type(frames)(frames.folders, frames.runs, requests, frames.training, ())
+    assert frontier.points(changed, JUDGE).set_index("label")["unscored"].to_dict() == {
+        AR_TEXT.label: 0,
+        SSM.label: 0.5,
+    }
+    assert f"are in no quality: up to 0.5 of all ({SSM.label})" in page_of(changed)
+
+
 def test_work_whose_records_lack_a_factor_is_told_apart(tmp_path):
     """Records of tasks beside older ones of text, which know nothing of planted errors."""
     frames = load(write_tasks(tmp_path / "s", askers=(AR,), tasks=(STAR, MQAR), seeds=(0,)))
