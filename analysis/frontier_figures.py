@@ -58,7 +58,7 @@ def figure(frames: Frames, measure: Measure) -> Figure:
 
 
 def _grid(rows: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
-    fig = Figure(figsize=(2.8 * columns + 2.7, 0.9 + 3.0 * rows), layout="constrained")
+    fig = Figure(figsize=(3.2 * columns + 2.7, 0.9 + 3.0 * rows), layout="constrained")
     axes = fig.subplots(rows, columns, squeeze=False)
     sns.despine(fig)
     return fig, [list(row) for row in axes]
@@ -84,6 +84,7 @@ def _panel(panel: Axes, frames: Frames, rows: pd.DataFrame, cost: str, measure: 
     else:
         panel.margins(y=0.12)
     panel.margins(x=0.12)
+    panel.tick_params(axis="x", labelsize=8)  # a decade of times stands side by side
     if entropy:
         pass
     elif len(rows) and (rows[cost] > 0).all():

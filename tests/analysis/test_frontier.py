@@ -110,6 +110,16 @@ def test_work_is_named_where_there_are_several(tmp_path):
     assert all(f"{title}: " in frontier.sentence(several, CORRECT) for title in titles if title)
 
 
+def test_a_decade_of_times_has_room_for_its_ticks(tmp_path):
+    """Labels such as 100 ms and 200 ms do not run into each other."""
+    askers = (AR, replace(DIFFUSION, e2e_s=0.48), replace(SSM_TASK, e2e_s=0.24))
+    figure = figure_of(load(write_tasks(tmp_path / "s", askers=askers, tasks=(STAR,))), CORRECT)
+    figure.draw_without_rendering()
+    shown = [label.get_window_extent() for label in figure.axes[0].get_xticklabels() if label.get_text()]
+    boxes = sorted((box for box in shown if box.x1 > figure.axes[0].bbox.x0), key=lambda box: box.x0)
+    assert len(boxes) > 3 and all(left.x1 + 2 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
 def test_extrapolated_and_planted_cells_do_not_enter(tmp_path):
     frames = load(write_tasks(tmp_path / "s", askers=(AR, REMASKING), tasks=(STAR,), planted=(0, 1)))
     assert set(frontier.requests(frames)["workload.planted"]) == {0}
