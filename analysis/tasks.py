@@ -37,7 +37,13 @@ from analysis.intervals import LEVEL, NOTHING, Estimate
 from analysis.summary import labels, show, tell_apart
 from analysis.tables import Table
 
-PLANTED, STOP, PROMPTS, TRAINED = "workload.planted", "workload.stop", "workload.prompts", "train.seed"
+PLANTED, PLANT, STOP, PROMPTS, TRAINED = (
+    "workload.planted",
+    "workload.plant",
+    "workload.stop",
+    "workload.prompts",
+    "train.seed",
+)
 SEED = "training_seed"  # of a request there is another
 FLAGS = ("correct", "planted_kept", "correct_behind")
 NOT_A_SIZE = ("corpus.num_heldout", "corpus.num_validation")
@@ -91,11 +97,14 @@ def _scored(frames: Frames) -> pd.DataFrame:
 
 
 def described(cells: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `Frames.ok`, one a cell, with `task` ("" where text was asked to go on), `planted`, SEED and `series`."""
+    """Rows of `Frames.ok`, one a cell, with `task` ("" where text was asked to go on), `planted` (below 0 where what is
+    planted is right, the control), SEED and `series`.
+    """
     cells = cells.copy()
     cells["label"] = cells["paradigm.label"]
     cells["task"] = titles(cells)
     cells["planted"] = _column(cells, PLANTED).astype(float).fillna(0).astype(int)
+    cells["planted"] *= 1 - 2 * _column(cells, PLANT).eq("right").astype(int)
     cells[SEED] = _column(cells, TRAINED).astype(float).fillna(0).astype(int)
     return cells.assign(series=named(cells, ["task", "planted"]))
 
@@ -348,8 +357,9 @@ def _percent(share: float) -> str:
 
 
 def asked(task: str, planted: int) -> str:
-    """What is asked, for a row: `copying`, or `copying, first wrong`, `copying, first 3 wrong`."""
-    return task + (f", first{f' {planted}' if planted > 1 else ''} wrong" if planted else "")
+    """What is asked, for a row: `copying`, or `copying, first wrong`, `copying, first 3 wrong`, `..., first right`."""
+    number = f" {abs(planted)}" if abs(planted) > 1 else ""
+    return task + (f", first{number} {'wrong' if planted > 0 else 'right'}" if planted else "")
 
 
 def _estimate(row: pd.Series, name: str, scale: float = 1.0) -> Estimate:
@@ -367,6 +377,7 @@ def matrix(frames: Frames) -> Table:
     found = groups(frames)
     series = list(dict.fromkeys(found["series"]))
     rows = []
+    found = found[found["planted"] >= 0]  # nobody wins a control
     for (task, planted), group in found.groupby(["task", "planted"], sort=False):
         by_series = {row["series"]: row for _, row in group.iterrows()}
         cells = [_said(by_series[name]) if name in by_series else "not asked" for name in series]
@@ -414,7 +425,9 @@ def table(frames: Frames) -> Table:
 
 
 def plants(frames: Frames) -> Table:
-    """A row for who answered with an error planted: what is right behind it, how often it was revised."""
+    """A row for who answered with an error planted: what is right behind it, how often it was revised; then with a
+    right symbol planted, which is the control: what revises it as often has corrected nothing.
+    """
     found = groups(frames)
     without = found[found["planted"] == 0].set_index(["task", "series"])["correct"].to_dict() if len(found) else {}
     heads = ["paradigm", "task", "right behind the plant", "plant revised", "whole answer right", "without a plant"]
@@ -422,7 +435,7 @@ def plants(frames: Frames) -> Table:
         [row["series"], asked(row["task"], row["planted"]), with_interval(_estimate(row, "behind")),
          with_interval(_estimate(row, "revised")), with_interval(_estimate(row, "correct")),
          number(without.get((row["task"], row["series"]), math.nan))]
-        for _, row in found[found["planted"] > 0].iterrows()
+        for _, row in found[found["planted"] != 0].sort_values("planted", ascending=False, kind="stable").iterrows()
     ]  # fmt: skip
     return Table("Planted errors", heads, rows)
 
@@ -531,14 +544,24 @@ def sentence(frames: Frames) -> str:
 
 
 def plants_sentence(frames: Frames) -> str:
-    """Who revises what was planted, and what it costs those who cannot."""
+    """Who revises what was planted, against how often it revises what was right; and what is right behind a plant."""
     found = groups(frames)
+    control = found[(found["planted"] < 0) & found["revised"].notna()]
     found = found[(found["planted"] > 0) & found["revised"].notna()]
     if not len(found):
         return "Nothing was recorded of what became of planted errors."
     best = found.loc[found["revised"].idxmax()]
     behind = found[found["behind"].notna()]
-    text = f"{best['series']} revises most, {_percent(best['revised'])} of the plants of {best['task']}"
+    if not best["revised"]:
+        text = "Nobody revises a plant"
+        if len(behind) and not behind["behind"].max():
+            return text + "; behind one nobody is right."
+    else:
+        same = control[(control["task"] == best["task"]) & (control["series"] == best["series"])]
+        against = "with no right symbol planted as a control, so that this says nothing of correcting"
+        if len(same):
+            against = f"and {_percent(same['revised'].iloc[0])} of right symbols planted alike"
+        text = f"{best['series']} takes back {_percent(best['revised'])} of the plants of {best['task']}, {against}"
     if len(behind):
         top, last = behind.loc[behind["behind"].idxmax()], behind.loc[behind["behind"].idxmin()]
         text += (

@@ -47,7 +47,8 @@ LEGEND = (
     "Excess: what held-out documents cost the model more than the source, 0 is ideal; ≤: of a bound; ‡: not paired by "
     "document. Texts: what generated letters cost the source, whose entropy is ideal, not less. [ ]: 95 % over "
     "documents or texts. n-grams: total variation from the source's frequencies, and the range of 39 sets of as many "
-    "texts drawn from it, between which one more such set lies in 95 % of all cases; *: outside."
+    "texts drawn from it, between which one more such set lies in 95 % of all cases; *: outside, as one such figure in "
+    "20 is by chance."
 )
 
 

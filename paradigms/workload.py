@@ -8,6 +8,7 @@ from dataclasses import dataclass
 STOPS = ("length", "natural")
 PROMPTS = ("heldout", "random", "task")
 MOST_RETRIES = 2  # of a contended unit: then it is kept, and marked
+PLANTS = ("wrong", "right")
 TIMELINES = ("device", "delivered")
 EXECUTIONS = ("eager", "compile", "cuda_graph")
 
@@ -38,6 +39,7 @@ class Workload:
             its longest instance.
         planted: symbols at the answer's beginning that are made wrong; they stand there from the start, and only a
             decoder that revises what it has decided can change them (prompts=task only).
+        plant: `wrong`, or `right`: the control, which says how often a decoder revises what needs no revision.
         stop: `length` ignores EOS and commits exactly output_len; `natural` ends at EOS or a stop string.
         stop_strings: only with stop=natural.
         seed: prompts and every draw follow from it.
@@ -53,6 +55,7 @@ class Workload:
     stop_strings: tuple[str, ...] = ()
     seed: int = 0
     planted: int = 0
+    plant: str = "wrong"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop_strings", tuple(self.stop_strings))
@@ -62,6 +65,12 @@ class Workload:
             _at_least(f"workload.{name}", getattr(self, name), 0)
         _one_of("workload.prompts", self.prompts, PROMPTS)
         _one_of("workload.stop", self.stop, STOPS)
+        _one_of("workload.plant", self.plant, PLANTS)
+        if self.plant != "wrong" and not self.planted:
+            raise ValueError(
+                f"workload.plant={self.plant} says what is planted, and workload.planted=0 plants nothing; set "
+                "workload.planted, or leave workload.plant out"
+            )
         if self.stop_strings and self.stop != "natural":
             raise ValueError("workload.stop_strings needs workload.stop=natural; a fixed length ignores them")
         if any(not string for string in self.stop_strings):

@@ -87,6 +87,18 @@ def test_requests_ask_the_held_out_instances_one_after_the_other() -> None:
         assert said != instance.answer[0] and said in corpus.task.answer_symbols
 
 
+def test_a_right_plant_is_the_control() -> None:
+    options = ["task=walk_infilling", "paradigm=diffusion", "workload.batch_size=3", "workload.planted=2"]
+    cell = build(compose([*options, "workload.plant=right"]))
+    corpus = load_corpus(cell.corpus)
+    tokenizer = cell.tokenizer.load(corpus)
+    for request in make_requests(cell, 0, 0, corpus=corpus, tokenizer=tokenizer):
+        instance = instance_of(corpus.task, request)
+        given = dict(instance.given)
+        right = [symbol for place, symbol in enumerate(instance.answer) if place not in given]
+        assert tokenizer.names(request.draft) == right[:2]
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -101,10 +113,25 @@ def test_requests_ask_the_held_out_instances_one_after_the_other() -> None:
         (["tokenizer=byte"], "workload=task asks the instances of a task, one token a symbol"),
         (["workload=fixed_length"], "corpus=star_graph is a task and has no text to go on from; use workload=task"),
         (["corpus=stdlib_docs"], "corpus=StdlibDocs has no prompt_tokens: tokenizer=symbols, workload=task"),
+        (["workload.plant=right"], "workload.plant=right says what is planted, and workload.planted=0 plants nothing"),
+        (["workload.plant=some", "workload.planted=1"], "workload.plant='some' is unknown; it is one of wrong, right"),
         (["workload.planted=5"], "fewer than workload.output_len=5"),
         (["workload.planted=4"], "whose longest has 4 symbols: plant fewer"),
     ],
-    ids=["too-few", "empty", "too-long", "length", "strings", "tokenizer", "workload", "corpus", "planted", "all"],
+    ids=[
+        "too-few",
+        "empty",
+        "too-long",
+        "length",
+        "strings",
+        "tokenizer",
+        "workload",
+        "corpus",
+        "control",
+        "plant",
+        "planted",
+        "all",
+    ],
 )
 def test_impossible_task_cells_say_what_to_change(overrides: list[str], words: str) -> None:
     with pytest.raises(ValueError) as error:

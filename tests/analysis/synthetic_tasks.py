@@ -103,7 +103,8 @@ def _run(
     config = {
         "paradigm.name": asker.name, "paradigm.label": asker.label, "sweep.name": "tasks_tiny", "corpus": task, **sizes,
         "corpus.num_heldout": 500, "workload.prompt_len": 23 if task == STAR else 31, "workload.output_len": 5,
-        "workload.batch_size": 50, "workload.prompts": "task", "workload.stop": stop, "workload.planted": plant,
+        "workload.batch_size": 50, "workload.prompts": "task", "workload.stop": stop,
+        "workload.planted": abs(plant), "workload.plant": "wrong" if plant >= 0 else "right",
         "device.name": "cpu", "device.threads": 1, "device.dtype": "float32", "train.seed": seed,
         "train.lengths": [ROW], "train.learning_rates": GRID, "train.warmup_steps": WARMUP, "train.source": "train",
         **asker.factors,
@@ -126,7 +127,7 @@ def _requests(
     rows = []
     for place, index in enumerate(mine):
         repeat, row = divmod(place, -(-len(mine) // repeats))
-        correct = index < round(right * instances) and not (plant and asker.kept == 1)
+        correct = index < round(right * instances) and not (plant > 0 and asker.kept == 1)
         columns: dict[str, Any] = {
             "repeat": repeat, "row": row, "request_id": f"0/{index}", "seed": index, "prompt_tokens": 23,
             "requested_tokens": 5, "committed_tokens": 5, "finish_reason": "eos", "ttft_s": e2e_s / 5, "tpot_s": None,
