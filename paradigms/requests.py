@@ -55,11 +55,11 @@ def _of_task(work: Workload, index: int, task: Task, tokenizer: SymbolTokenizer)
     layout: list[int | None] = [None] * work.output_len
     for position, symbol in instance.given:
         (layout[position],) = tokenizer.ids([symbol])
-    if work.plant == "right":
-        given = dict(instance.given)
-        planted = tuple(symbol for place, symbol in enumerate(instance.answer) if place not in given)[: work.planted]
-    else:
-        planted = task.planted(instance, work.planted, random.Random(_seed(work, index)))
+    given = dict(instance.given)
+    right = tuple(symbol for place, symbol in enumerate(instance.answer) if place not in given)
+    planted = right[: min(work.planted, len(right) - 1)]  # of a short answer, too, something is left to say
+    if work.plant == "wrong":
+        planted = task.planted(instance, len(planted), random.Random(_seed(work, index)))
     return Request(
         id=f"{work.seed}/{index}",
         prompt=(tokenizer.bos_id, *tokenizer.ids(instance.prompt)),

@@ -475,6 +475,7 @@ BAD = {
     "no such paradigm": (["paradigm=arr", *LOCAL], ["paradigm=arr is unknown"]),
     "random weights": (["train=random", "measure=latency", *LOCAL], ["train=random has nothing to say about values"]),
     "random weights and quality": (["train=random", *LOCAL], ["train=random has nothing to say about values"]),
+    "a task of ours": (["task=mqar", *LOCAL], ["tokenizer=symbols reads no text"]),
     "no such task": (["--tasks", "tiny_choise", "--include-path", "harness_tasks"], ["--tasks=tiny_choise is no task"]),
     "no task at all": (["--tasks", ","], ["--tasks names no task"]),
     "no such folder": (["--tasks", "x", "--include-path", "nowhere"], ["--include-path=nowhere is no folder"]),

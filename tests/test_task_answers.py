@@ -99,6 +99,18 @@ def test_a_right_plant_is_the_control() -> None:
         assert tokenizer.names(request.draft) == right[:2]
 
 
+@pytest.mark.parametrize("plant", ["wrong", "right"])
+def test_of_a_short_answer_too_something_is_left_to_say(plant: str) -> None:
+    sizes = ["corpus.min_len=1", "corpus.max_len=4", "corpus.alphabet=40", "workload.batch_size=40"]
+    cell = build(compose(["task=copying", "paradigm=ar", *sizes, "workload.planted=3", f"workload.plant={plant}"]))
+    corpus = load_corpus(cell.corpus)
+    tokenizer = cell.tokenizer.load(corpus)
+    requests = make_requests(cell, 0, 0, corpus=corpus, tokenizer=tokenizer)
+    lengths = [(len(instance_of(corpus.task, request).answer), len(request.draft)) for request in requests]
+    assert set(lengths) == {(1, 0), (2, 1), (3, 2), (4, 3)} or {length for length, _ in lengths} < {1, 2, 3, 4}
+    assert all(drafted == min(3, length - 1) for length, drafted in lengths)
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [

@@ -17,6 +17,7 @@ from typing import Any
 
 from paradigms.build import build
 from paradigms.cli import BAD_INPUT, INTERRUPTED, compose, explain
+from paradigms.data.symbols import Symbols
 from paradigms.harness.results import collected, table, write
 from paradigms.training.printed import Printed
 
@@ -84,6 +85,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(explain(error)) from error
     cell = build(config)
     cell.check()
+    if isinstance(cell.tokenizer, Symbols):
+        raise ValueError(
+            "tokenizer=symbols reads no text, of which lm-eval's tasks are made; leave task=... out, and measure such a "
+            "cell with python -m paradigms"
+        )
     import lm_eval
 
     from paradigms.harness.adapter import Settings, open_cell
