@@ -253,7 +253,8 @@ PARADIGMS = {name.partition("/")[2] for name in FILES if name.startswith("paradi
 RUN = [  # a model with a paradigm of its name runs as that
     name
     for name in OF_A_CELL
-    if name not in ("corpus/hub", "device/cuda") and not (name.startswith("model/") and name[6:] in PARADIGMS)
+    if name not in ("corpus/hub", "device/cuda", *(f"corpus/{task}" for task in TASKS))  # these run as task/...
+    and not (name.startswith("model/") and name[6:] in PARADIGMS)
 ]
 
 

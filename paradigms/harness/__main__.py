@@ -87,8 +87,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     cell.check()
     if isinstance(cell.tokenizer, Symbols):
         raise ValueError(
-            "tokenizer=symbols reads no text, of which lm-eval's tasks are made; leave task=... out, and measure such a "
-            "cell with python -m paradigms"
+            "tokenizer=symbols reads no text, of which lm-eval's tasks are made; leave task=... out, and measure it by "
+            "python -m paradigms"
         )
     import lm_eval
 

@@ -93,6 +93,7 @@ def test_natural_text_is_judged_by_its_time_a_token(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_work_is_named_where_there_are_several(tmp_path):
     """One kind of work needs no name; panels of a row share the scale at their left; a long cell of a table wraps."""
     write_sweep(tmp_path / "s", paradigms=(AR_TEXT, SSM, QUARTER), factors=NATURAL, **SMALL)
@@ -255,6 +256,7 @@ def test_time_at_equal_quality_follows_from_the_points(dialled):
     assert row[-1].startswith("Fast up to 1.00 in 4") and row[-1].endswith("not reached by Slow")
 
 
+@pytest.mark.slow
 def test_the_ratio_covers_the_true_one(tmp_path):
     """Two paradigms of three times the time at the same accuracy, 12 rounds, 8 times: most intervals hold 3."""
     hits = 0

@@ -125,6 +125,7 @@ def test_a_blind_metric_fails_the_table(quick_mauve, monkeypatch):
     assert "not as expected" in defects.table(looks)
 
 
+@pytest.mark.slow
 def test_a_metric_that_sees_too_much_fails_the_table(quick_mauve, monkeypatch):
     """One that takes the length of the words for novelty."""
     columns = defects.novelty_columns

@@ -272,6 +272,7 @@ def swept(home, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_command_on_a_sweep(swept, capsys):
     assert oracle.main([str(swept)]) == 0
     printed = capsys.readouterr().out

@@ -78,6 +78,7 @@ def test_every_checkpoint_is_prepared_once_and_then_measured_by_all(conf: Path, 
     assert len(runs(tmp_path)) == 12
 
 
+@pytest.mark.slow
 def test_what_one_lane_could_not_prepare_no_lane_measures(conf: Path, tmp_path: Path) -> None:
     """Cells of a broken checkpoint lie in both measuring lanes; a healthy one is measured all the same."""
     broken_too = "sweep.also=[['model.width=16','behaviour=unpreparable']]"

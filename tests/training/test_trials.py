@@ -120,7 +120,7 @@ def test_where_every_rate_diverges_it_says_so(trainings: list[tuple[float, int]]
     assert len(trainings) == 2
 
 
-@pytest.mark.parametrize("step", [3, 8])
+@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("turn", [1, 2, 3])
 def test_an_interruption_of_any_of_them_changes_nothing(
     turn: int, step: int, home: Path, trainings: list[tuple[float, int]], monkeypatch: pytest.MonkeyPatch
