@@ -196,6 +196,7 @@ def test_bytes_of_a_cache_in_eight_bits_by_the_formula(block: str) -> None:
     assert run["state_used_bytes"] == run["state_formula_bytes"] == 2 * 2 * 2 * slots * (8 + 4)
 
 
+@pytest.mark.slow
 def test_the_state_of_an_ssm_is_constant_and_that_of_attention_grows() -> None:
     ssm = [random("ssm", output_len=n)[0]["state_used_bytes"] for n in (1, 16, 64)]
     ar = [random("ar", output_len=n)[0]["state_used_bytes"] for n in (1, 16, 64)]

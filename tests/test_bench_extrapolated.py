@@ -29,7 +29,10 @@ def unit(paradigm: str, **measure) -> tuple[dict[str, Any], bench.Tables]:
     return bench.run_unit(cell, 0)
 
 
-@pytest.mark.parametrize("paradigm", ["ar", "ar_uncached", "ssm", "diffusion"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("ar_uncached", "ssm")]
+
+
+@pytest.mark.parametrize("paradigm", ["ar", "diffusion", *SLOW])
 def test_a_unit_that_is_extrapolated_says_so_and_counts_as_the_whole_does(paradigm: str) -> None:
     whole, its = unit(paradigm)
     summed, mine = unit(paradigm, **SUMMED)

@@ -50,10 +50,15 @@ OF_CANVASES = [  # files that speak of uniform noise
 OF_CANVASES += [name for name in OF_OTHERS if name.endswith("/diffusion_gemma")]
 OF_OTHERS = [name for name in OF_OTHERS if name not in OF_CANVASES]
 OF_A_CELL = [name for name in FILES if not name.startswith(OF_THE_SWEEP) and name not in (*OF_OTHERS, *OF_CANVASES)]
+ALIKE = (  # differ from others in values: among the slow tests
+    *("tasks_gpu", "gpu_side_by_side", "peer_compiled", "recall"),
+    *(f"diffusion_{name}" for name in ("batch", "blocks", "infilling", "steps", "threshold")),
+)
 EXPERIMENTS = [name.partition("/")[2] for name in FILES if name.startswith("experiment/")]
 RANDOM = ("train=random", "measure=latency", "workload=random_prompts")
 NESTED = ("decoder/sampler", "decoder/cache")  # parts of a decoder
 TASKS = {name.partition("/")[2] for name in FILES if name.startswith("task/")}
+TASKS_ALIKE = {f"task/{task}" for task in TASKS - {"star_graph", "copying", "walk_infilling", "countdown"}}
 OF_TASKS = {"tokenizer/symbols", "workload/task", "measure/task", "train/task"} | {f"corpus/{task}" for task in TASKS}
 TRAINED = [] if {"ar", "ssm", "diffusion"} <= set(zoo.names()) else ["train=quick"]  # until the zoo is whole
 
@@ -86,6 +91,10 @@ def texts(home: Path) -> dict[str, Path]:
     return {"local_text": paths["txt"], "local_pairs": paths["pairs"]} | {
         f"local_{kind}": paths[kind] for kind in ("json", "parquet")
     }
+
+
+def _slow(name: str, is_slow: bool) -> Any:
+    return pytest.param(name, marks=pytest.mark.slow) if is_slow else name
 
 
 def cell_config(master: DictConfig) -> dict[str, Any]:
@@ -258,7 +267,7 @@ RUN = [  # a model with a paradigm of its name runs as that
 ]
 
 
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize("name", [_slow(name, name in TASKS_ALIKE) for name in RUN])
 def test_a_file_runs_with_a_tiny_model(name, compose, texts, monkeypatch, tmp_path):
     group = name.partition("/")[0]
     config = shrunk(cell_config(compose(*overrides_for(name, texts))), keep=group)
@@ -356,7 +365,7 @@ def planned(loader: ConfigLoader, master: DictConfig, arguments: list[str]) -> l
     return plan_cells(Composer(loader, master), grid, master.sweep.exclude, master.sweep.also)
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", [_slow(name, name in ALIKE) for name in EXPERIMENTS])
 def test_every_cell_of_an_experiment_is_possible_and_two_run(name, loader, compose, monkeypatch, tmp_path):
     monkeypatch.setattr("paradigms.cell.gpu_names", lambda: ("a GPU",))  # some experiments are for one
     arguments = [f"experiment={name}"]

@@ -142,6 +142,7 @@ def test_a_growing_text_is_one_compiled_program():
     assert num_compiled() == before and ready.num_eager == 0
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_after_the_first_forward():
     """A hundred and fifty steps over two buckets, and another text of the same size."""
     config = CONFIGS["attention"].__class__(vocab_size=50, d_model=32, num_blocks=1, max_positions=256)

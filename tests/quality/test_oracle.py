@@ -294,6 +294,7 @@ def test_the_command_on_a_sweep(swept, capsys):
         )  # 1, 2-3, 4-7, 8-15, 16-17
 
 
+@pytest.mark.slow
 def test_the_excess_is_that_of_the_recorded_likelihood(swept):
     """Paired with weights, or from the records alone: the same figure, a wider interval."""
     paired = {row.cell: row for row in oracle.measure(swept)}
