@@ -20,7 +20,12 @@ from paradigms.quality.ngram import ByteNgram
 from paradigms.quality.samples import sample_statistics
 from paradigms.weights import HELDOUT_MASKS, Weights, heldout_likelihood, heldout_window
 
-LIKELIHOOD_CODE = ("paradigms.quality.likelihood", "paradigms.data.stream", "paradigms.data.pairs")
+LIKELIHOOD_CODE = (
+    "paradigms.quality.likelihood",
+    "paradigms.data.stream",
+    "paradigms.data.pairs",
+    "paradigms.data.tasks.rows",
+)
 
 
 def heldout_columns(weights: Weights, corpus: Corpus) -> dict[str, Any]:

@@ -406,14 +406,7 @@ def heldout_windows(weights: Weights, corpus: Corpus, *, count: int | None = Non
         return rows.windows(1 + window, count=count)
     stream = token_stream(corpus, tokenizer, "heldout")
     windows = evaluation_windows(stream, window=window, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id)
-    if count is None or count >= len(windows.lengths_N):
-        return windows
-    chosen = np.unique(np.linspace(0, len(windows.lengths_N) - 1, count).round().astype(int))
-    return EvaluationWindows(
-        tokens_NT=windows.tokens_NT[chosen],
-        lengths_N=windows.lengths_N[chosen],
-        first_scored_N=windows.first_scored_N[chosen],
-    )
+    return windows if count is None else windows.spread(count)
 
 
 def heldout_window(weights: Weights, corpus: Corpus) -> int:

@@ -82,6 +82,16 @@ class EvaluationWindows:
     lengths_N: np.ndarray
     first_scored_N: np.ndarray
 
+    def spread(self, count: int, *, among: np.ndarray | None = None) -> EvaluationWindows:
+        """At most `count` windows, evenly spread over all, or over those with these indices."""
+        found = np.arange(len(self.lengths_N)) if among is None else among
+        chosen = found[np.unique(np.linspace(0, len(found) - 1, min(count, len(found))).round().astype(int))]
+        return EvaluationWindows(
+            tokens_NT=self.tokens_NT[chosen],
+            lengths_N=self.lengths_N[chosen],
+            first_scored_N=self.first_scored_N[chosen],
+        )
+
     @property
     def scored_NT(self) -> np.ndarray:
         """Which columns are scored, bool [N, window + 1]."""

@@ -171,14 +171,7 @@ def validation_windows(stream: Text, recipe: Recipe) -> EvaluationWindows:
         return stream.windows(recipe.longest, count=recipe.validation_windows)
     windows = evaluation_windows(stream, window=min(recipe.validation_len, recipe.longest - 1, len(stream)))
     full = np.flatnonzero(windows.lengths_N == windows.lengths_N.max())
-    chosen = full[
-        np.unique(np.linspace(0, len(full) - 1, min(recipe.validation_windows, len(full))).round().astype(int))
-    ]
-    return EvaluationWindows(
-        tokens_NT=windows.tokens_NT[chosen],
-        lengths_N=windows.lengths_N[chosen],
-        first_scored_N=windows.first_scored_N[chosen],
-    )
+    return windows.spread(recipe.validation_windows, among=full)
 
 
 def validate(model: Model, windows: EvaluationWindows, tokenizer: Tokenizer, *, num_masks: int) -> Likelihood:
