@@ -7,13 +7,12 @@ paradigm=diffusion decoder/cache=dual decoder.block_len=32 workload.output_len=1
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from paradigms.bench import make_requests, torch_device
 from paradigms.build import build
 from paradigms.cell import Cell
-from paradigms.cli import BAD_INPUT, INTERRUPTED, compose, explain
+from paradigms.cli import compose, exit_code, explain
 from paradigms.decoding.diffusion.caches.error import CacheError, cache_error
 from paradigms.decoding.diffusion.decoder import MaskedDiffusion
 from paradigms.measure.environment import set_threads
@@ -31,15 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batches", type=int, default=8, help="batches of workload.batch_size requests")
     parser.add_argument("overrides", nargs="*", help="hydra overrides, such as decoder/cache=dual")
     options, unknown = parser.parse_known_args(arguments)
-    try:
+
+    def run() -> None:
         print(table(measure([*options.overrides, *unknown], num_batches=options.batches)))
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    return 0
+
+    return exit_code(run)
 
 
 def measure(overrides: Sequence[str], *, num_batches: int) -> CacheError:

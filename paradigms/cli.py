@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,18 @@ def planned_cells(arguments: Sequence[str]) -> tuple[str, list[PlannedCell]]:
             return str(sweep["name"]), cells
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(explain(error)) from error
+
+
+def exit_code(run: Callable[[], int | None], *, interrupted: str = "interrupted") -> int:
+    """Run a command; its code, or that of bad input or Ctrl-C, told in one line."""
+    try:
+        return run() or 0
+    except KeyboardInterrupt:
+        print(interrupted, file=sys.stderr)
+        return INTERRUPTED
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
 
 
 def explain(error: BaseException) -> str:

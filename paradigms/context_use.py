@@ -8,13 +8,12 @@ denoiser's is no curve over context, since it sees both sides, and is marked as 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from paradigms.bench import torch_device
 from paradigms.build import build
 from paradigms.cell import Cell
-from paradigms.cli import BAD_INPUT, INTERRUPTED, planned_cells
+from paradigms.cli import exit_code, planned_cells
 from paradigms.measure.environment import set_threads
 from paradigms.quality.by_position import PositionBits, by_position
 from paradigms.training.printed import Printed
@@ -33,20 +32,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, value in (("--masks", options.masks), ("--windows", options.windows)):
         if value is not None and value < 1:
             parser.error(f"{name}={value} must be at least 1")
-    try:
+
+    def run() -> None:
         _, cells = planned_cells([*options.overrides, *unknown])
         found = {
             cell.name: measure(build(cell.config), num_masks=options.masks, num_windows=options.windows)
             for cell in cells
         }
         print(table(found))
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    return 0
+
+    return exit_code(run)
 
 
 def measure(cell: Cell, *, num_masks: int, num_windows: int | None = None) -> list[PositionBits]:

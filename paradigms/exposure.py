@@ -22,7 +22,6 @@ Dimension letters: N texts, T positions, A letters, V tokens, B rows of a batch,
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +32,7 @@ import torch
 from paradigms.bench import torch_device
 from paradigms.build import build
 from paradigms.cell import Cell
-from paradigms.cli import BAD_INPUT, INTERRUPTED, planned_cells
+from paradigms.cli import exit_code, planned_cells
 from paradigms.data.processes.process import Process
 from paradigms.data.symbols import FIRST_SYMBOL_ID, SymbolTokenizer
 from paradigms.data.tokenizers import BOS_ID, MASK_ID, Tokenizer
@@ -141,17 +140,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--texts", type=int, default=200, help="texts of the source and of each model (default 200)")
     parser.add_argument("overrides", nargs="*", help="hydra overrides, such as corpus=markov paradigm=ar,ssm")
     options, unknown = parser.parse_known_args(arguments)
-    try:
+
+    def run() -> None:
         for cell in cells([*options.overrides, *unknown]):
             found = measure(cell, num_texts=options.texts)
             print(f"{cell.paradigm['label']}: {source_of(cell).title}\n\n{table(found)}\n", flush=True)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    return 0
+
+    return exit_code(run)
 
 
 def cells(overrides: Sequence[str]) -> list[Cell]:

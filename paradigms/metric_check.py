@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from paradigms.build import build
-from paradigms.cli import BAD_INPUT, INTERRUPTED, compose, explain
+from paradigms.cli import compose, exit_code, explain
 from paradigms.data.tasks.task import Task
 from paradigms.quality import defects
 from paradigms.weights import load_corpus
@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("overrides", nargs="*", help="hydra overrides that name a corpus, such as corpus=stdlib_docs")
     options = parser.parse_intermixed_args(arguments)
-    try:
+
+    def run() -> int:
         texts = TEXTS if options.texts is None else options.texts
         defects.check_size(texts=texts, length=options.length)
         if options.seed < 0:
@@ -40,18 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.texts is None:
             texts = defects.most_texts(source, at_most=texts)
         looks = defects.check(source, texts=texts, length=options.length, seed=options.seed, progress=_say)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    wrong = [look for look in looks if not look.holds]
-    promised = sum(look.expected is not None for look in looks)
-    print(f"{source.name}, {texts} texts of {options.length} bytes a set; intervals of {defects.LEVEL:.1%}\n")
-    print(defects.table(looks))
-    print(f"\n{promised - len(wrong)} of {promised} expectations hold; {len(looks) - promised} looks have none")
-    return FAILED if wrong else 0
+        wrong = [look for look in looks if not look.holds]
+        promised = sum(look.expected is not None for look in looks)
+        print(f"{source.name}, {texts} texts of {options.length} bytes a set; intervals of {defects.LEVEL:.1%}\n")
+        print(defects.table(looks))
+        print(f"\n{promised - len(wrong)} of {promised} expectations hold; {len(looks) - promised} looks have none")
+        return FAILED if wrong else 0
+
+    return exit_code(run)
 
 
 def _source(overrides: Sequence[str], *, texts: int, length: int, seed: int) -> defects.Source:

@@ -12,7 +12,6 @@ import argparse
 import csv
 import io
 import math
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -24,7 +23,7 @@ from scipy import stats
 from paradigms.bench import torch_device
 from paradigms.build import build
 from paradigms.cell import Cell
-from paradigms.cli import BAD_INPUT, INTERRUPTED
+from paradigms.cli import exit_code
 from paradigms.data.pairs import PairRows
 from paradigms.data.processes.agreement import Agreement
 from paradigms.data.processes.hidden_markov import HiddenMarkov
@@ -82,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m paradigms.oracle", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("folder", type=Path, help="of a sweep, such as runs/processes")
     options = parser.parse_args(arguments)
-    try:
+
+    def run() -> None:
         rows = measure(options.folder)
         written = report(rows)
         write_whole(options.folder / "oracle.md", written + "\n")
@@ -91,13 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.folder / "oracle_positions.csv", _csv(line for row in rows for line in position_columns(row))
         )
         print(written)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    return 0
+
+    return exit_code(run)
 
 
 def measure(folder: Path) -> list[Row]:

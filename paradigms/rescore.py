@@ -23,7 +23,6 @@ import dataclasses
 import io
 import json
 import math
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +39,7 @@ import analysis
 from paradigms import zoo
 from paradigms.bench import torch_device
 from paradigms.build import build
-from paradigms.cli import BAD_INPUT, INTERRUPTED, compose, explain
+from paradigms.cli import compose, exit_code, explain
 from paradigms.data.splits import Corpus
 from paradigms.data.stream import evaluation_windows, token_stream
 from paradigms.data.tokenizers import Tokenizer
@@ -155,7 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="of the scorer")
     parser.add_argument("overrides", nargs="*", help="hydra overrides, such as corpus=stdlib_docs")
     given = parser.parse_intermixed_args(arguments)
-    try:
+
+    def run() -> None:
         options = Options(
             scorer=given.scorer,
             reference=given.reference == "heldout",
@@ -169,13 +169,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(rescore(given.folder, options, display))
         finally:
             display.close()
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on with what is not scored yet", file=sys.stderr)
-        return INTERRUPTED
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    return 0
+
+    again = "interrupted; the same command goes on with what is not scored yet"
+    return exit_code(run, interrupted=again)
 
 
 def rescore(folder: Path, options: Options, display: Progress) -> str:
