@@ -500,6 +500,25 @@ def test_bad_input_is_one_clear_line(case, capsys, monkeypatch):
     assert error.startswith("error: ") and all(word in error for word in words), error
 
 
+@pytest.mark.parametrize(
+    "document, words",
+    [
+        ({"question": "a", "choices": ["", "b"], "label": 0}, "IndexError"),
+        ({"question": "a", "label": 0}, "'choices' is undefined"),
+        (None, "FileNotFoundError"),
+    ],
+    ids=["a choice without text", "a field that is missing", "no documents"],
+)
+def test_a_task_that_cannot_be_loaded_is_one_clear_line(document, words, tmp_path, capsys):
+    task = (TASKS / "tiny_choice.yaml").read_text().replace("harness_tasks/choice.jsonl", f"{tmp_path}/choice.jsonl")
+    (tmp_path / "tiny_choice.yaml").write_text(task)
+    if document is not None:
+        (tmp_path / "choice.jsonl").write_text(json.dumps(document) + "\n")
+    assert command.main(["--tasks", "tiny_choice", "--include-path", str(tmp_path)]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: --tasks=tiny_choice: lm-eval cannot load it") and words in error
+
+
 def test_without_lm_eval_the_command_says_how_to_get_it(monkeypatch, capsys):
     monkeypatch.setattr(command, "find_spec", lambda name: None)
     assert command.main(["--tasks", "x"]) == 2

@@ -133,7 +133,7 @@ def _manager(names: Sequence[str], folder: str | None) -> Any:
     for defaults in (False, True) if folder is not None else (True,):
         manager = TaskManager(include_path=folder, include_defaults=defaults)
         if all(name in manager.all_tasks for name in names):
-            return manager
+            return _explaining(manager)
     assert manager is not None
     unknown = next(name for name in names if name not in manager.all_tasks)
     close = difflib.get_close_matches(unknown, manager.all_tasks, n=1)
@@ -141,6 +141,25 @@ def _manager(names: Sequence[str], folder: str | None) -> Any:
         f"--tasks={unknown} is no task of lm-eval{'' if folder is None else f', nor of {folder}'}"
         f"{f'; did you mean {close[0]}?' if close else ''} (`lm-eval ls tasks` lists them)"
     )
+
+
+def _explaining(manager: Any) -> Any:
+    """The same manager, whose `load` raises a ValueError for a file or a document that lm-eval stumbles over."""
+    load = manager.load
+
+    def explained(tasks: Any) -> Any:
+        try:
+            return load(tasks)
+        except Exception as error:
+            said = " ".join(str(error).split())
+            raise ValueError(
+                f"--tasks={tasks if isinstance(tasks, str) else ','.join(map(str, tasks))}: lm-eval cannot load it "
+                f"({type(error).__name__}: {said}); look at its YAML file and its first document (a choice without "
+                "text is an IndexError there)"
+            ) from error
+
+    manager.load = explained
+    return manager
 
 
 if __name__ == "__main__":
