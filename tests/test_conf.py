@@ -51,8 +51,8 @@ OF_CANVASES += [name for name in OF_OTHERS if name.endswith("/diffusion_gemma")]
 OF_OTHERS = [name for name in OF_OTHERS if name not in OF_CANVASES]
 OF_A_CELL = [name for name in FILES if not name.startswith(OF_THE_SWEEP) and name not in (*OF_OTHERS, *OF_CANVASES)]
 ALIKE = (  # differ from others in values: among the slow tests
-    *("tasks_gpu", "gpu_side_by_side", "peer_compiled", "recall"),
-    *(f"diffusion_{name}" for name in ("batch", "blocks", "infilling", "steps", "threshold")),
+    *("tasks_gpu", "gpu_side_by_side", "peer_compiled", "recall", "batch", "context", "same", "temperatures"),
+    *(f"diffusion_{name}" for name in ("batch", "blocks", "caches", "infilling", "steps", "threshold")),
 )
 EXPERIMENTS = [name.partition("/")[2] for name in FILES if name.startswith("experiment/")]
 RANDOM = ("train=random", "measure=latency", "workload=random_prompts")
@@ -276,6 +276,8 @@ def test_a_file_runs_with_a_tiny_model(name, compose, texts, monkeypatch, tmp_pa
         config["measure"] |= {"quality": False, "memory": False}
     if name.startswith(NESTED):  # tests/decoding looks at what they do
         config["measure"] |= {"quality": False, "memory": False}
+    if group not in ("paradigm", "measure", "task"):  # whose memory is measured does not change with the other files
+        config["measure"] |= {"memory": False}
     if name in ("train/zoo", "train/checkpoint"):
         folder = trained_folder(config)
         monkeypatch.setattr(zoo, "FOLDER", tmp_path / "zoo")
