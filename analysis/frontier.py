@@ -9,39 +9,34 @@ stopped, so its quality is no quality; and the time of a natural text says nothi
     frontier             of a paradigm: its points that none of its own dominates, from the cheapest to the best
     cost of a level q    along the frontier, linear in log cost between two neighbours; the cheapest point's for what it
                          exceeds; not reached above the best
-    at equal quality     the highest level that both of a pair reach: costs there, and their ratio
 
 A median of texts is, where a point has several trainings, one over trainings of each one's median, and its interval
-stands on them: texts of one training share its luck. Intervals of ratios are percentiles of a bootstrap that draws
-trainings, instances or texts, and rounds (where there was one round its repeats, which share their moment) anew, and
-finds points, frontiers and level again. With few rounds such intervals are too narrow: they are shown with their count.
+stands on them: texts of one training share its luck.
 Figures that can be gamed stand beside token entropy: text that a judge likes may be dull.
 """
 
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
 
-from analysis import shards, statistics, tasks
-from analysis.findings import capital, number, with_interval
+from analysis import shards, statistics
+from analysis.findings import capital, number
 from analysis.frames import Frames
-from analysis.intervals import LEVEL, Estimate
+from analysis.intervals import Estimate
+from analysis.series import SEED, STOP, described, flag, named
 from analysis.summary import labels, tell_apart
-from analysis.tables import Table
+from analysis.trainings import over_trainings
 
 COSTS = ("seconds", "nfe", "state_used_bytes")
-DRAWS = 1000
 ENTROPY = "token_entropy_nats"
 PERPLEXITY = "perplexity"  # of the same scorer as bits per byte, which are drawn where there are both
-LEAST_DRAWN = 0.95  # share of the draws that must have a level for an interval
+Line = tuple[np.ndarray, np.ndarray]  # costs and goods of a frontier, both rising
 _WORK = ("workload.", "device.name", "device.threads")
 
 
@@ -93,20 +88,20 @@ def requests(frames: Frames) -> pd.DataFrame:
     another question.
     """
     ok = frames.ok
-    if tasks.STOP not in ok:
+    if STOP not in ok:
         return pd.DataFrame()
-    cells = ok[(ok[tasks.STOP] == "natural") & ~ok["extrapolated"]].drop_duplicates("cell")
+    cells = ok[(ok[STOP] == "natural") & ~ok["extrapolated"]].drop_duplicates("cell")
     if len(cells):
-        cells = tasks.described(cells)
+        cells = described(cells)
         cells = cells[cells["planted"] == 0]
     if not len(cells):
         return pd.DataFrame()
     cells = cells.assign(setting=_settings(cells), curve=_curves(cells))
-    cells["series"] = tasks.named(cells, ["setting"])
-    columns = ["cell", "label", "setting", "curve", "series", "task", tasks.SEED]
+    cells["series"] = named(cells, ["setting"])
+    columns = ["cell", "label", "setting", "curve", "series", "task", SEED]
     rows = frames.timed[~frames.timed["extrapolated"]].merge(cells[columns], on="cell")
     if CORRECT.name in rows:
-        rows[CORRECT.name] = rows[CORRECT.name].map(tasks.flag).astype(float)
+        rows[CORRECT.name] = rows[CORRECT.name].map(flag).astype(float)
     per_token = rows["e2e_s"] / rows["committed_tokens"].where(rows["committed_tokens"] > 0)
     rows["seconds"] = rows["e2e_s"].where(rows["task"] != "", per_token)
     rows["state_used_bytes"] = rows["cell"].map(frames.ok.groupby("cell")["state_used_bytes"].median())
@@ -155,11 +150,11 @@ def _table(frames: Frames, name: str) -> pd.DataFrame:
 def forced(frames: Frames) -> int:
     """Cells with judged generations that are left out because their length was forced."""
     scored = [name for name in (CORRECT.name, JUDGE.name) if name in frames.requests]
-    if not scored or tasks.STOP not in frames.ok:
+    if not scored or STOP not in frames.ok:
         return 0
     keys = set(frames.requests.loc[frames.requests[scored].notna().any(axis=1), "key"])
     ok = frames.ok[frames.ok["key"].isin(keys)]
-    return int(ok.loc[ok[tasks.STOP] != "natural", "cell"].nunique())
+    return int(ok.loc[ok[STOP] != "natural", "cell"].nunique())
 
 
 @lru_cache(maxsize=8)
@@ -206,7 +201,7 @@ def points(frames: Frames, measure: Measure) -> pd.DataFrame:
         row = {"setting": setting, "curve": curve, "series": series, "label": group["label"].iloc[0],
                "is_task": bool(group["task"].iloc[0]), "cells": group["cell"].nunique(),
                "units": group["key"].nunique(), "scored": quality.count, "requests": len(group),
-               "trainings": group[tasks.SEED].nunique(), "cut_off": _cut_off(group),
+               "trainings": group[SEED].nunique(), "cut_off": _cut_off(group),
                "contended": bool(group["contended"].any()), "extrapolated": False}  # fmt: skip
         row |= _named("quality", quality)
         for cost in COSTS:
@@ -228,7 +223,7 @@ def _named(name: str, estimate: Estimate) -> dict[str, float]:
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
-def _texts(rows: pd.DataFrame, measure: Measure) -> pd.DataFrame:
+def texts_with(rows: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     """Distinct generations with this figure."""
     if measure.name not in rows:
         return rows[:0]
@@ -237,18 +232,18 @@ def _texts(rows: pd.DataFrame, measure: Measure) -> pd.DataFrame:
 
 
 def _quality(rows: pd.DataFrame, measure: Measure) -> Estimate | None:
-    texts = _texts(rows, measure)
+    texts = texts_with(rows, measure)
     if not len(texts):
         return None
     if measure.share:
-        found = tasks.over_trainings(texts, measure.name)
+        found = over_trainings(texts, measure.name)
         return Estimate(found.value, found.low, found.high, len(texts), found.coverage)
     return _median(texts, measure.name)
 
 
 def _median(texts: pd.DataFrame, column: str) -> Estimate:
     """Over texts, or over trainings of each one's median where there are several; `count` is texts."""
-    trainings = texts[tasks.SEED] if texts[tasks.SEED].nunique() > 1 else None
+    trainings = texts[SEED] if texts[SEED].nunique() > 1 else None
     found = statistics.median_interval(texts[column], trainings)
     return Estimate(found.value, found.low, found.high, int(texts[column].notna().sum()), found.coverage)
 
@@ -299,7 +294,7 @@ def dominated(costs: Sequence[float], goods: Sequence[float]) -> np.ndarray:
     return (no_worse & better).any(axis=1)
 
 
-def frontier(costs: Sequence[float], goods: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+def frontier(costs: Sequence[float], goods: Sequence[float]) -> Line:
     """Costs and goods of the points that none dominates, both rising; of equal points one."""
     cost, good = np.asarray(costs, dtype=float), np.asarray(goods, dtype=float)
     known = np.isfinite(cost) & np.isfinite(good)
@@ -311,7 +306,7 @@ def frontier(costs: Sequence[float], goods: Sequence[float]) -> tuple[np.ndarray
     return np.array([price for price, _ in kept]), np.array([value for _, value in kept])
 
 
-def cost_at(level: float, line: tuple[np.ndarray, np.ndarray]) -> float:
+def cost_at(level: float, line: Line) -> float:
     """What a level costs along a frontier, linear in log cost between its points; NaN where it is not reached."""
     costs, goods = line
     if not len(goods) or math.isnan(level) or level > goods[-1]:
@@ -319,151 +314,12 @@ def cost_at(level: float, line: tuple[np.ndarray, np.ndarray]) -> float:
     return float(np.exp(np.interp(level, goods, np.log(costs))))
 
 
-def common_level(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray], measure: Measure) -> float:
+def common_level(one: Line, other: Line, measure: Measure) -> float:
     """The highest level that both reach; NaN where one reaches nothing, as a share of 0 is nothing."""
     if not len(one[1]) or not len(other[1]):
         return math.nan
     level = float(min(one[1][-1], other[1][-1]))
     return math.nan if measure.share and level <= 0 else level
-
-
-@dataclass(frozen=True)
-class Equal:
-    """Time of two paradigms at equal quality.
-
-    Attributes:
-        level: quality that both reach, as the measure counts it; NaN where there is none.
-        one_s, other_s: seconds there; NaN where not reached.
-        ratio: of the second to the first, with its interval; `count`: rounds, or repeats of the only one, of the side
-            that has fewest.
-        better: who goes beyond the level; None where neither does.
-        best: how far, and `best_s`, what that costs.
-    """
-
-    setting: str
-    measure: Measure
-    one: str
-    other: str
-    level: float
-    one_s: float
-    other_s: float
-    ratio: Estimate
-    better: str | None
-    best: float
-    best_s: float
-    is_task: bool
-
-
-@lru_cache(maxsize=8)
-def equal_quality(frames: Frames) -> tuple[Equal, ...]:
-    """Every pair of paradigms of every setting and measure."""
-    return tuple(each for measure in measures(frames) for each in _pairs(frames, measure))
-
-
-def _pairs(frames: Frames, measure: Measure) -> Iterator[Equal]:
-    for setting, group in points(frames, measure).groupby("setting", sort=False):
-        curves = {str(curve): part for curve, part in group.groupby("curve", sort=False)}
-        if len(curves) < 2:
-            continue
-        lines = {curve: frontier(part["seconds"], measure.sign * part["quality"]) for curve, part in curves.items()}
-        drawn = {curve: _drawn_lines(frames, part, measure) for curve, part in curves.items()}
-        for one, other in combinations(curves, 2):
-            level = common_level(lines[one], lines[other], measure)
-            one_s, other_s = cost_at(level, lines[one]), cost_at(level, lines[other])
-            tops = {name: float(lines[name][1][-1]) for name in (one, other)}
-            better = None if tops[one] == tops[other] else max(tops, key=lambda name: tops[name])
-            line = lines[better or one]
-            yield Equal(
-                str(setting), measure, one, other, measure.sign * level, one_s, other_s,
-                _ratio(one_s, other_s, drawn[one], drawn[other], measure), better, measure.sign * float(line[1][-1]),
-                float(line[0][-1]), bool(group["is_task"].iloc[0]),
-            )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """Frontiers of the draws, and the fewest clusters of time behind a point."""
-
-    lines: list[tuple[np.ndarray, np.ndarray]]
-    clusters: int
-
-
-def _drawn_lines(frames: Frames, part: pd.DataFrame, measure: Measure) -> _Drawn:
-    """The frontier of a paradigm's points in each draw."""
-    rows, random = requests(frames), np.random.default_rng(zlib.crc32(str(part["curve"].iloc[0]).encode()))
-    rows = rows[(rows["setting"] == part["setting"].iloc[0]) & (rows["curve"] == part["curve"].iloc[0])]
-    costs, goods, clusters = [], [], []
-    for _, point in part.iterrows():
-        own = rows[rows["series"] == point["series"]]
-        times = own.groupby("key")["seconds"].median().dropna().to_numpy()
-        if len(times) < 2:
-            times = own.groupby(["key", "repeat"])["seconds"].median().dropna().to_numpy()
-        clusters.append(len(times))
-        costs.append(np.median(times[random.integers(0, len(times), (DRAWS, len(times)))], axis=1))
-        goods.append(measure.sign * _drawn_quality(own, measure, float(point["quality"]), random))
-    cost_PD, good_PD = np.array(costs), np.array(goods)
-    return _Drawn([frontier(cost_PD[:, draw], good_PD[:, draw]) for draw in range(DRAWS)], min(clusters))
-
-
-def _drawn_quality(rows: pd.DataFrame, measure: Measure, value: float, random: np.random.Generator) -> np.ndarray:
-    """Quality of a point in each draw [DRAWS]: of drawn trainings the instances, or the median of drawn texts."""
-    texts = _texts(rows, measure)
-    if not len(texts):  # of a whole set, whose parts nobody has
-        return np.full(DRAWS, value)
-    if measure.share:
-        trained = tasks.of_trainings(texts, measure.name)
-        chosen = random.integers(0, len(trained), (DRAWS, len(trained)))
-        count, share = trained["count"].to_numpy(dtype=int)[chosen], trained["share"].to_numpy(dtype=float)[chosen]
-        return (random.binomial(count, share) / count).mean(axis=1)
-    trained = [part.to_numpy(dtype=float) for _, part in texts.groupby(tasks.SEED)[measure.name]]
-    chosen_SD, median_SD = random.integers(0, len(trained), (len(trained), DRAWS)), np.empty((len(trained), DRAWS))
-    for training, values in enumerate(trained):
-        mine_SD = chosen_SD == training
-        drawn = values[random.integers(0, len(values), (int(mine_SD.sum()), len(values)))]
-        median_SD[mine_SD] = np.median(drawn, axis=1)
-    return np.median(median_SD, axis=0)
-
-
-def _ratio(one_s: float, other_s: float, one: _Drawn, other: _Drawn, measure: Measure) -> Estimate:
-    """Of the second to the first, with percentiles of the draws; no interval where one side was timed once, or too few
-    draws have a level.
-    """
-    count = min(one.clusters, other.clusters)
-    value = other_s / one_s if one_s > 0 else math.nan
-    if math.isnan(value) or count < 2:
-        return Estimate(value, math.nan, math.nan, count)
-    ratios = []
-    for first, second in zip(one.lines, other.lines, strict=True):
-        level = common_level(first, second, measure)
-        if not math.isnan(level):
-            ratios.append(cost_at(level, second) / cost_at(level, first))
-    if len(ratios) < LEAST_DRAWN * DRAWS:
-        return Estimate(value, math.nan, math.nan, count)
-    low, high = np.percentile(ratios, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
-    return Estimate(value, float(min(low, value)), float(max(high, value)), count, LEVEL)
-
-
-def equal_table(frames: Frames) -> Table:
-    """A row a pair: what either takes at the highest quality that both reach, and who goes beyond it at what price."""
-    heads = ["work", "measure", "one", "other", "both reach", "one, ms", "other, ms", "other / one", "rounds",
-             "beyond it"]  # fmt: skip
-    rows = []
-    for it in equal_quality(frames):
-        reached = not math.isnan(it.level)
-        rows.append([
-            it.setting, it.measure.unit, it.one, it.other, number(it.level) if reached else "not reached",
-            *(number(1e3 * seconds) if reached else "not reached" for seconds in (it.one_s, it.other_s)),
-            with_interval(it.ratio), str(it.ratio.count), _beyond(it),
-        ])  # fmt: skip
-    what = {"a request" if it.is_task else "a token" for it in equal_quality(frames)}
-    return Table(f"Time {' or '.join(sorted(what)) or 'a token'} at equal quality", heads, rows)
-
-
-def _beyond(it: Equal) -> str:
-    if it.better is None:
-        return "neither"
-    behind = it.other if it.better == it.one else it.one
-    return f"{it.better} up to {number(it.best)} in {number(1e3 * it.best_s)} ms; not reached by {behind}"
 
 
 def results(frames: Frames) -> pd.DataFrame:
@@ -497,7 +353,6 @@ def note(frames: Frames) -> str:
     )
     if not measures(frames):
         return f"No quality frontier: {text}; workload=natural_stop lets texts end." if text else ""
-    counts = sorted({it.ratio.count for it in equal_quality(frames)})
     found = pd.concat([points(frames, measure) for measure in measures(frames)], ignore_index=True)
     parts = [f"Every point is a cell whose own generations were judged and timed, {ends(found)}"]
     parts += [text] if text else []
@@ -509,11 +364,6 @@ def note(frames: Frames) -> str:
             f"of all ({worst['series']})"
         )
     parts.append("between points cost is interpolated in its logarithm")
-    if counts:
-        parts.append(
-            "[ ] 95 % of a bootstrap over trainings, texts and rounds, too narrow with few of them (rounds, or repeats "
-            f"of the only one: {' to '.join(dict.fromkeys(map(str, (counts[0], counts[-1]))))})"
-        )
     if any(measure.gamed for measure in measures(frames)):
         parts.append("what a judge likes may be dull: read it beside token entropy")
     return capital("; ".join(parts)) + "."

@@ -23,6 +23,7 @@ from rich.table import Table as RichTable
 
 from analysis import (
     checks,
+    equal_quality,
     equalities,
     figures,
     findings,
@@ -173,7 +174,8 @@ def _content(frames: Frames) -> dict[str, object]:
         "growth": growth.table(frames),
         "tasks": tasks.tables(frames),
         "tasks_note": tasks.note(frames),
-        "equal_quality": frontier.equal_table(frames),
+        "equal_quality": equal_quality.table(frames),
+        "equal_quality_note": equal_quality.note(frames),
         "frontier_note": frontier.note(frames),
         "cells": tables.every_cell(frames),
         "samples": tables.samples(frames),
@@ -230,7 +232,7 @@ def _markdown(frames: Frames) -> str:
     compared = peers.against_peers(frames)
     if compared.rows:
         parts += [f"{compared.title}:", compared.markdown()]
-    of_quality = [*tasks.tables(frames), frontier.equal_table(frames)]
+    of_quality = [*tasks.tables(frames), equal_quality.table(frames)]
     for told in (each for each in of_quality if each.rows):
         parts += [f"{told.title}:", told.markdown()]
     failed = tables.failures(frames)

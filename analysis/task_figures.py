@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from analysis import style, tasks
 from analysis.choices import Choice
 from analysis.frames import Frames
+from analysis.trainings import of_trainings
 
 BARS = "95 % over trainings, t, no narrower than over instances (Clopper and Pearson)"
 GUESS = "Dotted: what a guess gets right"
@@ -135,7 +136,7 @@ def _trainings(panel: Axes, frames: Frames, found: pd.DataFrame) -> None:
     place, rows = _places(found), tasks.answers(frames)
     for _, row in found[found["seeds"] > 1].iterrows():
         own = rows[(rows["task"] == row["task"]) & (rows["planted"] == 0) & (rows["series"] == row["series"])]
-        each = tasks.of_trainings(own)["share"]
+        each = of_trainings(own)["share"]
         y = place[tasks.asked(row["task"], 0), row["series"]] + 0.3 * _step(place)
         color = _mark(frames, found, row["series"]).color
         panel.plot(each, [y] * len(each), linestyle="none", marker=".", markersize=4, color=color, alpha=0.8, zorder=2)

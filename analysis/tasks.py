@@ -1,19 +1,7 @@
 """Answers to tasks: accuracy of each paradigm over its trainings, what was equal, and who wins.
 
 What is asked is a task of one size, with or without a planted error. Who answers is a paradigm in one setting, a
-series, whose cells differ in the seed of their training alone.
-
-    of one training      share of distinct instances that are right, between the limits of Clopper and Pearson (1934)
-    over S trainings     mean ± t(0.975, S − 1) s / √S, never narrower than Clopper and Pearson for as many instances as
-                         one training answered: all answer the same ones, and three that agree tell little of a fourth
-    winners              the best mean, and all that Welch's t does not tell from it at 5 % (Holm, over the others); the
-                         variance of a mean is s² / S with S − 1 degrees of freedom, or the binomial p (1 − p) / n of
-                         one training's instances where that is more, which is known
-    one training         Clopper and Pearson's interval and the binomial variance alone, marked *: another training of
-                         the same paradigm may lie outside
-
-The t interval takes the accuracies of trainings for normal, which those of a task learnt by some of them are not: the
-single ones stand beside it.
+series, whose cells differ in the seed of their training alone (`series`). Intervals and winners: `trainings`.
 """
 
 from __future__ import annotations
@@ -22,34 +10,24 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from analysis import intervals, statistics
 from analysis.equalities import SAME_SIZE, Equality
 from analysis.findings import capital, number, with_interval
 from analysis.frames import Frames
-from analysis.intervals import LEVEL, NOTHING, Estimate
-from analysis.summary import labels, show, tell_apart
+from analysis.intervals import NOTHING, Estimate
+from analysis.series import PROMPTS, SEED, STOP, column_of, described, flag
+from analysis.summary import labels, show
 from analysis.tables import Table
+from analysis.trainings import NOT, Mean, of_trainings, over_trainings, standing
 
-PLANTED, PLANT, STOP, PROMPTS, TRAINED = (
-    "workload.planted",
-    "workload.plant",
-    "workload.stop",
-    "workload.prompts",
-    "train.seed",
-)
-SEED = "training_seed"  # of a request there is another
 FLAGS = ("correct", "planted_kept", "correct_behind")
-NOT_A_SIZE = ("corpus.num_heldout", "corpus.num_validation")
 HOW_ASKED = {"answers end by": "stop", "batch": "batch", "machine": "machines"}
 MOST_PROBLEMS = 3
-ALONE, SHARED, NOT = "wins", "shares the win", "behind"
 _KEYS = ["task", "planted", "series"]
 _COLUMNS = ["task", "planted", "series", "label", "seeds", "instances", "correct", "correct_low", "correct_high",
             "behind", "behind_low", "behind_high", "revised", "revised_low", "revised_high"]  # fmt: skip
@@ -94,123 +72,6 @@ def _asked(frames: Frames) -> pd.DataFrame:
 def _scored(frames: Frames) -> pd.DataFrame:
     rows = _asked(frames)
     return rows[rows["correct"].notna()] if len(rows) else pd.DataFrame(columns=["cell", "request_id"])
-
-
-def described(cells: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `Frames.ok`, one a cell, with `task` ("" where text was asked to go on), `planted` (below 0 where what is
-    planted is right, the control), SEED and `series`.
-    """
-    cells = cells.copy()
-    cells["label"] = cells["paradigm.label"]
-    cells["task"] = titles(cells)
-    cells["planted"] = _column(cells, PLANTED).astype(float).fillna(0).astype(int)
-    cells["planted"] *= 1 - 2 * _column(cells, PLANT).eq("right").astype(int)
-    cells[SEED] = _column(cells, TRAINED).astype(float).fillna(0).astype(int)
-    return cells.assign(series=named(cells, ["task", "planted"]))
-
-
-def named(cells: pd.DataFrame, by: Sequence[str]) -> pd.Series:
-    """Series of cells that have the same `by`: the label, and the fewest factors that leave a cell a training."""
-    own = [str(name) for name in cells if str(name).startswith("corpus.")] + [TRAINED, PLANTED]
-    plain = cells.drop(columns=[name for name in own if name in cells])
-    names = [
-        tell_apart(str(key[-1]), group, SEED) for key, group in plain.groupby([*by, "label"], sort=False, dropna=False)
-    ]
-    return pd.concat(names) if names else pd.Series(dtype=object)
-
-
-def titles(cells: pd.DataFrame) -> pd.Series:
-    """Name of each cell's task, with the sizes in which cells of the same task differ; "" where none was asked."""
-    asked = cells[PROMPTS].eq("task") if PROMPTS in cells else pd.Series(False, index=cells.index)
-    names = _column(cells, "corpus").map(lambda value: value if isinstance(value, str) else "task").astype(object)
-    found = names.str.replace("_", " ").where(asked, "")
-    for name, group in cells[asked].groupby(found[asked]):
-        sizes = [str(column) for column in group if str(column).startswith("corpus.") and column not in NOT_A_SIZE]
-        sizes = [column for column in sizes if group[column].map(show).nunique() > 1]
-        for index, row in group.iterrows():
-            parts = (f"{column.partition('.')[2].replace('_', ' ')} {show(row[column])}" for column in sizes)
-            found[index] = ", ".join([str(name), *parts])
-    return found
-
-
-def _column(cells: pd.DataFrame, name: str) -> pd.Series:
-    return cells[name] if name in cells else pd.Series(math.nan, index=cells.index, dtype=object)
-
-
-def flag(value: object) -> float:
-    """1 of what is true, 0 of what is false, NaN of all else."""
-    return 1.0 if value == 1 else 0.0 if value == 0 else math.nan
-
-
-def of_trainings(rows: pd.DataFrame, column: str = "correct") -> pd.DataFrame:
-    """Share and number of instances of each training, indexed by its seed."""
-    known = rows[rows[column].notna()]
-    return known.groupby(SEED)[column].agg(share="mean", count="size")
-
-
-def over_trainings(rows: pd.DataFrame, column: str = "correct") -> Estimate:
-    """Mean share over trainings with its interval (see above); `count` is the number of trainings."""
-    trained = of_trainings(rows, column)
-    if not len(trained):
-        return NOTHING
-    mean, instances, seeds = float(trained["share"].mean()), int(trained["count"].min()), len(trained)
-    least = intervals.binomial(round(mean * instances), instances)
-    low, high = min(least.low, mean), max(least.high, mean)
-    if seeds > 1:
-        half = float(stats.t.ppf(0.5 + LEVEL / 2, seeds - 1) * trained["share"].std() / math.sqrt(seeds))
-        low, high = min(low, mean - half), max(high, mean + half)
-    return Estimate(mean, max(low, 0.0), min(high, 1.0), seeds, LEVEL)
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean share as the comparison sees it: its variance, and the degrees of freedom that is known with."""
-
-    value: float
-    variance: float
-    df: float
-
-    @classmethod
-    def of(cls, rows: pd.DataFrame, column: str = "correct") -> Mean:
-        trained = of_trainings(rows, column)
-        if not len(trained):
-            return cls(math.nan, math.nan, math.inf)
-        value, instances, seeds = float(trained["share"].mean()), int(trained["count"].min()), len(trained)
-        smoothed = (value * instances + 1) / (instances + 2)  # else all right or all wrong would have no variance
-        least = smoothed * (1 - smoothed) / instances
-        between = float(trained["share"].var()) / seeds if seeds > 1 else 0.0
-        return cls(value, between, seeds - 1) if between > least else cls(value, least, math.inf)
-
-
-def difference_p(one: Mean, other: Mean) -> float:
-    """Two-sided p of Welch's t against equal means; of the normal distribution where both variances are binomial."""
-    variance = one.variance + other.variance
-    t = abs(one.value - other.value) / math.sqrt(variance)
-    spread = sum(mean.variance**2 / mean.df for mean in (one, other))
-    return float(2 * (stats.t.sf(t, variance**2 / spread) if spread else stats.norm.sf(t)))
-
-
-def standing(means: dict[str, Mean]) -> dict[str, str]:
-    """Of each: ALONE, SHARED or NOT. Nobody wins who has nothing right."""
-    known = {name: mean for name, mean in means.items() if not math.isnan(mean.value)}
-    best = max(known, key=lambda name: known[name].value, default=None)
-    verdicts = dict.fromkeys(means, NOT)
-    if best is None or known[best].value == 0:
-        return verdicts
-    others = {name: difference_p(known[best], known[name]) for name in known if name != best}
-    verdicts[best], steps = SHARED, len(others)
-    # Holm's steps down: what stands behind the first that cannot be told apart cannot be either.
-    for name in sorted(others, key=lambda name: others[name]):
-        if others[name] * steps > 1 - LEVEL:
-            break
-        del others[name]
-        steps -= 1
-    for name in others:
-        if known[name].value > 0:
-            verdicts[name] = SHARED
-    if list(verdicts.values()).count(SHARED) == 1:
-        verdicts[best] = ALONE
-    return verdicts
 
 
 @lru_cache(maxsize=8)
@@ -280,15 +141,16 @@ def _times(rows: pd.DataFrame) -> dict[str, float]:
 def _facts(frames: Frames, units: pd.DataFrame) -> dict[str, object]:
     """What the answers stand on: size, training, chosen rate, and the level of guessing where it is known."""
     tokens = units["checkpoint"].map(frames.training.groupby("checkpoint")["tokens"].max())
-    lengths = _column(units, "train.lengths").map(row_length)
+    lengths = column_of(units, "train.lengths").map(row_length)
     rates = [rate for _, unit in units.drop_duplicates("checkpoint").iterrows() if (rate := chosen_rate(frames, unit))]
     return {
         "parameters": units["parameters"].median(), "trained_tokens": _one(tokens),
         "trained_rows": _one((tokens / lengths).round()),
         "rate": " / ".join(dict.fromkeys(f"{rate:g}" for rate in rates)),
-        "rates": " / ".join(dict.fromkeys(_column(units, "train.learning_rates").dropna().map(str))),
-        "chance": chance(units), "stop": " / ".join(sorted(set(_column(units, STOP).dropna()))),
-        "batch": _one(_column(units, "workload.batch_size")), "contended": bool(units["contended"].any()),
+        "rates": " / ".join(dict.fromkeys(column_of(units, "train.learning_rates").dropna().map(str))),
+        "trial_seed": _one(column_of(units, "train.trial_seed")),
+        "chance": chance(units), "stop": " / ".join(sorted(set(column_of(units, STOP).dropna()))),
+        "batch": _one(column_of(units, "workload.batch_size")), "contended": bool(units["contended"].any()),
         "machines": " / ".join(sorted(set(units["machine_id"].fillna("?")))),
     }  # fmt: skip
 
@@ -338,7 +200,7 @@ def chance(units: pd.DataFrame) -> float:
     """Accuracy of a guess: column `chance` of the records; of a star graph 1 / degree, a guess at its fork."""
     if "chance" in units and pd.to_numeric(units["chance"], errors="coerce").notna().any():
         return float(pd.to_numeric(units["chance"], errors="coerce").median())
-    stars = units[_column(units, "corpus") == "star_graph"]
+    stars = units[column_of(units, "corpus") == "star_graph"]
     return float(1 / stars["corpus.degree"].astype(float).median()) if len(stars) else math.nan
 
 
@@ -411,15 +273,16 @@ def table(frames: Frames) -> Table:
     """A row for who answered what: accuracy over trainings and of each, problems, time and forwards of the same
     generations, size and training.
     """
-    heads = ["paradigm", "task", "accuracy", "of each training", "instances", "most frequent problems",
+    heads = ["paradigm", "task", "accuracy", "of each training", "instances", "right symbols", "most frequent problems",
              "E2E of a request, ms", "NFE", "parameters", "training rows", "learning rate"]  # fmt: skip
     rows = []
     for _, row in groups(frames).iterrows():
         rows.append([
             row["series"] + (" †" if row["contended"] else ""), asked(row["task"], row["planted"]),
             with_interval(_estimate(row, "correct")) + ("*" if row["seeds"] < 2 else ""), row["of_each"],
-            f"{row['instances']:,}", row["problems"] or "–", with_interval(_estimate(row, "e2e_s", 1e3)),
-            number(row["nfe"]), _count(row["parameters"]), _count(row["trained_rows"]), row["rate"] or "–",
+            f"{row['instances']:,}", number(row["answer_share"]), row["problems"] or "–",
+            with_interval(_estimate(row, "e2e_s", 1e3)), number(row["nfe"]), _count(row["parameters"]),
+            _count(row["trained_rows"]), row["rate"] or "–",
         ])  # fmt: skip
     return Table("Tasks", heads, rows)
 
@@ -481,6 +344,8 @@ def _rates(group: pd.DataFrame) -> Equality:
     if len(grid) < 2:
         return Equality("learning rate", False, f"{text}; not chosen: {'one rate' if grid else 'no rate'} was given")
     text += f"; chosen from {', '.join(f'{rate:g}' for rate in grid)}"
+    if len(by := set(group["trial_seed"].dropna())) == 1:
+        text += f", each tried in full by the training of seed {by.pop():g}"
     if len(grid) == 2:
         return Equality("learning rate chosen from", True, f"{text}: either is an edge, and a third may be better")
     edges = {f"{min(grid):g}", f"{max(grid):g}"}

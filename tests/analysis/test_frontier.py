@@ -14,7 +14,7 @@ from synthetic_records import QUARTER, SSM, write_sweep
 from synthetic_tasks import AR, DIFFUSION, MQAR, NOISELESS, REMASKING, STAR, Asker, write_tasks
 from synthetic_tasks import SSM as SSM_TASK
 
-from analysis import frontier, frontier_figures, load, report, statistics
+from analysis import equal_quality, frontier, frontier_figures, load, report, statistics
 from analysis.frontier import CORRECT, JUDGE, common_level, cost_at, dominated, measure_of
 from analysis.frontier import frontier as line_of
 
@@ -23,7 +23,7 @@ NATURAL = {"workload.stop": "natural"}
 
 @pytest.fixture(autouse=True)
 def fewer_draws(monkeypatch):
-    monkeypatch.setattr(frontier, "DRAWS", 200)
+    monkeypatch.setattr(equal_quality, "DRAWS", 200)
     monkeypatch.setattr(report, "DPI", 40)
 
 
@@ -32,7 +32,9 @@ def page_of(frames):
     for choice in frontier_figures.choose(frames):
         choice.draw(frames).savefig(io.BytesIO(), format="png", dpi=30)
     sentences = [choice.sentence(frames) for choice in frontier_figures.choose(frames)]
-    return "\n".join([frontier.note(frames), frontier.equal_table(frames).markdown(), *sentences])
+    return "\n".join(
+        [frontier.note(frames), equal_quality.table(frames).markdown(), equal_quality.note(frames), *sentences]
+    )
 
 
 SMALL = {"output_lens": (16,), "rounds": 3, "repeats": 2}
@@ -54,7 +56,7 @@ def test_forced_lengths_never_enter(tmp_path):
     both = load(write_tasks(tmp_path / "s", askers=(forced,), tasks=(STAR,), stop="length", shard="forced"))
     pd.testing.assert_frame_equal(frontier.points(both, CORRECT), alone)
     assert frontier.forced(both) == 3 and "3 cells of forced length left out" in frontier.note(both)
-    assert {it.one for it in frontier.equal_quality(both)} | {it.other for it in frontier.equal_quality(both)} == {
+    assert {it.one for it in equal_quality.pairs(both)} | {it.other for it in equal_quality.pairs(both)} == {
         AR.label, DIFFUSION.label,
     }  # fmt: skip
     natural = replace(forced, label="another AR")
@@ -102,7 +104,7 @@ def test_work_is_named_where_there_are_several(tmp_path):
     panels = figure_of(text, JUDGE).axes
     assert [bool(panel.get_ylabel()) for panel in panels] == [True, *[False] * (len(panels) - 1)]
     assert len({panel.get_ylim() for panel in panels}) == 1 and not any(panel.get_title(loc="left") for panel in panels)
-    assert frontier.equal_table(text).rows, "some pairs reach a level"
+    assert equal_quality.table(text).rows, "some pairs reach a level"
     page = report.write_report(text, tmp_path / "out")[0].read_text()
     assert "<th class=long>beyond it</th>" in page and "<td class=long>" in page and "<th>work</th>" in page
     several = load(write_tasks(tmp_path / "t", askers=(AR, DIFFUSION), tasks=(STAR, MQAR), seeds=(0,)))
@@ -159,12 +161,12 @@ def test_texts_of_several_trainings_are_no_independent_texts():
     found = frontier._quality(rows, JUDGE)
     assert found.value == pytest.approx(3.1, abs=0.02) and found.count == 600
     assert found.low == pytest.approx(3.0, abs=0.02) and found.high == pytest.approx(3.2, abs=0.02)
-    drawn = np.percentile(frontier._drawn_quality(rows, JUDGE, 3.1, random), [2.5, 97.5])
+    drawn = np.percentile(equal_quality._drawn_quality(rows, JUDGE, 3.1, random), [2.5, 97.5])
     assert drawn == pytest.approx([3.0, 3.2], abs=0.02)
     one = rows[rows["training_seed"] == 0]
     alone, expected = frontier._quality(one, JUDGE), statistics.median_interval(one[JUDGE.name])
     assert (alone.low, alone.high, alone.coverage) == (expected.low, expected.high, expected.coverage)
-    assert np.ptp(frontier._drawn_quality(one, JUDGE, 3.0, random)) < 0.05
+    assert np.ptp(equal_quality._drawn_quality(one, JUDGE, 3.0, random)) < 0.05
 
 
 def test_texts_without_a_figure_are_counted_and_said(tmp_path):
@@ -245,15 +247,24 @@ def dialled(tmp_path_factory):
 
 
 def test_time_at_equal_quality_follows_from_the_points(dialled):
-    (it,) = frontier.equal_quality(dialled)
+    (it,) = equal_quality.pairs(dialled)
     assert (it.one, it.other, it.level) == ("Fast", "Slow", pytest.approx(0.8))
     between = 0.05 * (0.4 / 0.05) ** 0.6  # 0.8 lies 0.6 of the way from 0.5 to 1.0
     assert it.one_s == pytest.approx(between, rel=0.03) and it.other_s == pytest.approx(0.8, rel=0.03)
     assert it.ratio.value == pytest.approx(0.8 / between, rel=0.05) and it.ratio.count == 5
     assert it.ratio.low < 0.8 / between < it.ratio.high < 4 * it.ratio.low
     assert (it.better, it.best) == ("Fast", 1.0) and it.best_s == pytest.approx(0.4, rel=0.03)
-    (row,) = frontier.equal_table(dialled).rows
+    (row,) = equal_quality.table(dialled).rows
     assert row[-1].startswith("Fast up to 1.00 in 4") and row[-1].endswith("not reached by Slow")
+
+
+def test_entropies_stand_beside_a_level_that_can_be_gamed():
+    """Halfway between two points in the level is halfway between their entropies; a dominated point has no say."""
+    part = pd.DataFrame({"seconds": [1.0, 2.0, 3.0], "quality": [4.0, 2.0, 3.0], "token_entropy_nats": [3.0, 1.0, 9.0]})
+    line = frontier.frontier(part["seconds"], -part["quality"])
+    assert equal_quality._entropy_at(-3.0, line, part, JUDGE) == pytest.approx(2.0)
+    assert equal_quality._entropy_at(-2.0, line, part, JUDGE) == 1.0
+    assert math.isnan(equal_quality._entropy_at(math.nan, line, part, JUDGE))
 
 
 @pytest.mark.slow
@@ -264,7 +275,7 @@ def test_the_ratio_covers_the_true_one(tmp_path):
         askers = [Asker("a", "A", {STAR: (0.5,)}, 0.1), Asker("b", "B", {STAR: (0.5,)}, 0.3)]
         write_tasks(tmp_path / str(draw), askers=askers, tasks=(STAR,), seeds=(0,), rounds=12, instances=24, repeats=1,
                     noise=0.05, seed=draw)  # fmt: skip
-        (it,) = frontier.equal_quality(load(tmp_path / str(draw)))
+        (it,) = equal_quality.pairs(load(tmp_path / str(draw)))
         hits += it.ratio.low <= 3 <= it.ratio.high
         assert it.ratio.high / it.ratio.low < 1.3
     assert hits >= 6
@@ -273,9 +284,9 @@ def test_the_ratio_covers_the_true_one(tmp_path):
 def test_nothing_right_is_not_reached(tmp_path):
     wrong = Asker("wrong", "Wrong", {STAR: (0.0,)}, e2e_s=0.01)
     frames = load(write_tasks(tmp_path / "s", askers=(DIFFUSION, wrong), tasks=(STAR,)))
-    (it,) = frontier.equal_quality(frames)
+    (it,) = equal_quality.pairs(frames)
     assert math.isnan(it.level) and math.isnan(it.ratio.value) and it.better == DIFFUSION.label
-    (row,) = frontier.equal_table(frames).rows
+    (row,) = equal_quality.table(frames).rows
     assert row[4:7] == ["not reached"] * 3 and "not reached by Wrong" in row[-1]
     figure_of(frames, CORRECT)
 
@@ -284,10 +295,10 @@ def test_one_round_has_points_without_bars_and_ratios_over_repeats(tmp_path):
     frames = load(write_tasks(tmp_path / "s", askers=(AR, DIFFUSION), tasks=(STAR,), seeds=(0,)))
     found = frontier.points(frames, CORRECT)
     assert found["seconds_low"].isna().all() and found["quality_low"].notna().all()
-    (it,) = frontier.equal_quality(frames)
+    (it,) = equal_quality.pairs(frames)
     assert it.ratio.count == 4 and it.ratio.low < it.ratio.value < it.ratio.high
     once = load(write_tasks(tmp_path / "t", askers=(AR, DIFFUSION), tasks=(STAR,), seeds=(0,), repeats=1))
-    assert math.isnan(frontier.equal_quality(once)[0].ratio.low), "timed once: no interval"
+    assert math.isnan(equal_quality.pairs(once)[0].ratio.low), "timed once: no interval"
 
 
 # Curves, settings, figures.
@@ -312,7 +323,7 @@ def test_unequal_work_is_never_on_one_panel(tmp_path):
     frames = load(write_tasks(tmp_path / "s", askers=(other,), tasks=(STAR,), seeds=(0,), shard="b"))
     found = frontier.points(frames, CORRECT)
     assert found["setting"].tolist() == ["star graph · batch_size 50", "star graph · batch_size 7"]
-    assert frontier.equal_quality(frames) == ()
+    assert equal_quality.pairs(frames) == ()
 
 
 def figure_of(frames, measure):
@@ -377,7 +388,7 @@ def test_points_without_quality_or_time_are_left_out(changed, tmp_path):
     frames = load(write_tasks(tmp_path / "s", askers=(AR, DIFFUSION), tasks=(STAR,), seeds=(0,),
                               changed=lambda asker, row: row | changed if asker is AR else row))  # fmt: skip
     assert frontier.points(frames, CORRECT)["label"].tolist() == [DIFFUSION.label]
-    assert frontier.equal_quality(frames) == ()
+    assert equal_quality.pairs(frames) == ()
     figure_of(frames, CORRECT)
     assert page_of(frames)
 
@@ -387,7 +398,7 @@ def test_a_single_point_is_drawn(tmp_path):
         write_tasks(tmp_path / "s", askers=(replace(AR, state_bytes=None),), tasks=(MQAR,), seeds=(0,), instances=1)
     )
     assert len(figure_of(frames, CORRECT).axes) == 2, "no state was recorded"
-    assert frontier.equal_table(frames).rows == []
+    assert equal_quality.table(frames).rows == []
     assert frontier.sentence(frames, CORRECT).startswith("Not dominated, from the fastest to the best")
 
 

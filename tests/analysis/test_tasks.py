@@ -14,7 +14,8 @@ from synthetic_records import write_sweep
 from synthetic_tasks import ALL, AR, DIFFUSION, MQAR, REMASKING, SSM, STAR, Asker, write_tasks
 
 from analysis import load, report, summary, task_figures, tasks
-from analysis.tasks import ALONE, NOT, SHARED, Mean, difference_p, standing
+from analysis.series import SEED
+from analysis.trainings import ALONE, NOT, SHARED, Mean, difference_p, over_trainings, standing
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +78,9 @@ def test_the_interval_covers_as_often_as_it_says(mean):
     hits = 0
     for _ in range(150):
         shares = np.clip(random.normal(mean, 0.03, 3), 0, 1)
-        rows = pd.DataFrame({tasks.SEED: np.repeat([0, 1, 2], 200),
+        rows = pd.DataFrame({SEED: np.repeat([0, 1, 2], 200),
                              "correct": (random.random(600) < np.repeat(shares, 200)).astype(float)})  # fmt: skip
-        found = tasks.over_trainings(rows)
+        found = over_trainings(rows)
         hits += found.low <= mean <= found.high
     assert hits / 150 > 0.93
 
@@ -143,7 +144,7 @@ def test_alike_paradigms_are_told_apart_seldom():
         for name in "abcd":
             hits = random.binomial(200, np.clip(random.normal(0.6, 0.04, 3), 0, 1))
             right = np.concatenate([np.arange(200) < count for count in hits]).astype(float)
-            means[name] = Mean.of(pd.DataFrame({tasks.SEED: np.repeat([0, 1, 2], 200), "correct": right}))
+            means[name] = Mean.of(pd.DataFrame({SEED: np.repeat([0, 1, 2], 200), "correct": right}))
         apart += NOT in standing(means).values()
     assert apart / 120 < 0.1
 
@@ -184,6 +185,12 @@ def test_what_was_equal(frames):
         "either is an edge, and a third may be better"
     )
     assert found["instances"].values == "200, the same" and found["trainings, by seed"].values == "0, 1, 2"
+
+
+def test_who_tried_the_rates_is_told(tmp_path):
+    tried = [replace(asker, factors={**asker.factors, "train.trial_seed": 0}) for asker in (AR, SSM)]
+    found = equal_of(load(write_tasks(tmp_path / "s", askers=tried)), "star graph")
+    assert "each tried in full by the training of seed 0" in found["learning rate chosen from"].values
 
 
 @pytest.mark.parametrize(
