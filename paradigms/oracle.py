@@ -33,7 +33,7 @@ from paradigms.data.splits import Corpus
 from paradigms.data.stream import EvaluationWindows
 from paradigms.data.symbols import SymbolTokenizer
 from paradigms.measure.environment import set_threads
-from paradigms.plan import Plan, PlannedCell
+from paradigms.plan import PlannedCell, cells_of
 from paradigms.quality.by_position import PositionBits, column_nats, in_buckets
 from paradigms.quality.oracle import Compared, Excess, Texts, TrueBits, compare, excess_of, source_nats, true_bits
 from paradigms.records import read_table, write_whole
@@ -114,7 +114,7 @@ def measure(folder: Path) -> list[Row]:
     for sample in read_table(folder, "samples"):
         if sample["key"] in wanted:
             tokens.setdefault(sample["key"], []).append(sample["token_ids"])
-    planned = _planned(folder)
+    planned = cells_of(folder)
     return [
         _row(list(rounds.values()), tokens, planned.get(cell_key))
         for cell_key, rounds in sorted(runs.items(), key=lambda item: next(iter(item[1].values()))["cell"])
@@ -128,11 +128,6 @@ def process_of(run: Mapping[str, Any]) -> Process | None:
         if {field.name for field in fields(kind)} == set(given):
             return kind(**given)
     return None
-
-
-def _planned(folder: Path) -> dict[str, PlannedCell]:
-    """Cells of the sweep's plan, by key; none of a folder of records alone."""
-    return {cell.key: cell for path in sorted((folder / "plan").glob("*.json")) for cell in Plan.load(path).cells}
 
 
 def _row(runs: Sequence[dict[str, Any]], tokens: Mapping[str, list[list[int]]], planned: PlannedCell | None) -> Row:

@@ -180,6 +180,12 @@ class Plan:
         return cls(**data)
 
 
+def cells_of(folder: Path) -> dict[str, PlannedCell]:
+    """Cells that the plans of a sweep's folder name, by key; none of a folder of records alone."""
+    plans = [Plan.load(path) for path in sorted((folder / "plan").glob("*.json"))]
+    return {cell.key: cell for plan in plans for cell in plan.cells}
+
+
 def order_units(
     num_rounds: Sequence[int],
     seed: int | None,

@@ -12,7 +12,7 @@ import pytest
 import theirs
 import tiny
 
-from paradigms import metric_check, rescore
+from paradigms import generated, metric_check, rescore
 from paradigms.data.stream import token_stream
 from paradigms.data.tokenizers import ByteTokenizer
 from paradigms.plan import Plan, PlannedCell
@@ -217,7 +217,7 @@ def test_infilled_text_is_judged_in_its_place():
     prompt, given = TOKENIZER.encode("ab"), TOKENIZER.encode("XY")
     canvas = (None, None, *given, None)
     request = Request(id="0", prompt=(TOKENIZER.bos_id, *prompt), max_new_tokens=3, canvas=canvas)
-    text = rescore.in_place(request, TOKENIZER.encode("cde"), TOKENIZER)
+    text = generated.in_place(request, TOKENIZER.encode("cde"), TOKENIZER)
     assert text.data == b"abcdXYe"
     assert Generation((1, 2, 3), text).stretches == [b"cd", b"e"]
     assert Generation((1, 2, 3), text).output == b"cde"
@@ -274,6 +274,8 @@ def test_without_a_plan_overrides_name_the_corpus(tmp_path, no_mauve, capsys):
     assert run(folder, "corpus=local_text", f"corpus.path={text}", "tokenizer=byte") == 0  # the same documents
     assert run(folder, "corpus=local_text", f"corpus.path={text}", "corpus.sample_by=document") == 2
     capsys.readouterr()
+    assert run(folder, "corpus=local_text", f"corpus.path={text}", "tokenizer=bpe1024", "tokenizer.vocab_size=500") == 2
+    assert "did not write the texts of these records" in capsys.readouterr().err
 
 
 def test_mauve_stands_beside_its_ceiling(tmp_path):

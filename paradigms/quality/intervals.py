@@ -19,6 +19,7 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 0.95
+ANYWHERE, POSITIVE, SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0)
 REPLICATES = 40  # halves: the standard error is then known to 11 %
 FEWEST = 4  # texts whose halves are worth a look
 
@@ -43,9 +44,11 @@ class Estimate:
         half = float(stats.t.ppf((1 + level) / 2, self.count - 1)) * self.se
         return self.value - half, self.value + half
 
-    def columns(self, name: str) -> dict[str, float | int | None]:
-        """`name`, `name_low`, `name_high` and `name_count`."""
+    def columns(self, name: str, *, between: tuple[float, float] = ANYWHERE) -> dict[str, float | int | None]:
+        """`name`, `name_low`, `name_high` and `name_count`; the interval cut at what no such figure exceeds."""
         low, high = self.interval() or (None, None)
+        if low is not None and high is not None:
+            low, high = max(low, between[0]), min(high, between[1])
         return {name: self.value, f"{name}_low": low, f"{name}_high": high, f"{name}_count": self.count}
 
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from paradigms.quality.intervals import Estimate
+from paradigms.quality.intervals import SHARE, Estimate
 
 FEWEST_TEXTS = 50  # a side
 REPLICATES = 20
@@ -57,8 +57,8 @@ class Mauve:
 
     def columns(self) -> dict[str, Any]:
         return {
-            **self.score.columns("mauve"),
-            **self.ceiling.columns("mauve_ceiling"),
+            **self.score.columns("mauve", between=SHARE),
+            **self.ceiling.columns("mauve_ceiling", between=SHARE),
             **self.lost.columns("mauve_lost"),
         }
 

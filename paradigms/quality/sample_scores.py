@@ -21,13 +21,14 @@ import numpy as np
 
 from paradigms.quality.diversity import Grams, compression_ratio, rep_n, repeated_share
 from paradigms.quality.external import Text
-from paradigms.quality.intervals import mean, of_set, ratio
+from paradigms.quality.intervals import POSITIVE, SHARE, mean, of_set, ratio
 from paradigms.quality.novelty import TrainingText, novelty_columns
 from paradigms.quality.samples import distinct_n, token_entropy_nats
 
 MEANS = ("token_entropy_nats", "distinct_1", "distinct_2", "rep_4", "repeated_share", "compression_ratio",
          "external_token_entropy_nats", "longest_match_bytes", "longest_match_share", "seen_share",
          "output_tokens", "output_bytes")  # fmt: skip
+SHARES = ("distinct_1", "distinct_2", "rep_4", "repeated_share", "longest_match_share", "seen_share")
 SET_DISTINCT = (1, 2, 3, 4)
 
 
@@ -94,12 +95,14 @@ def set_columns(generations: Sequence[Generation], rows: Sequence[Mapping[str, A
         columns |= _external(rows)
     for name in MEANS:
         if any(name in row for row in rows):
-            columns |= mean([row.get(name) for row in rows]).columns(name)
+            columns |= mean([row.get(name) for row in rows]).columns(
+                name, between=SHARE if name in SHARES else POSITIVE
+            )
     grams = Grams([generation.tokens for generation in generations])
     for n in SET_DISTINCT:
         found = of_set(lambda chosen, n=n: grams.distinct(n, chosen), len(generations))
-        columns |= found.columns(f"set_distinct_{n}")
-    return columns | of_set(grams.self_bleu, len(generations)).columns("self_bleu")
+        columns |= found.columns(f"set_distinct_{n}", between=SHARE)
+    return columns | of_set(grams.self_bleu, len(generations)).columns("self_bleu", between=SHARE)
 
 
 def _external(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -113,8 +116,8 @@ def _external(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "external_rejected": reasons.total(),
         "external_rejected_reasons": dict(sorted(reasons.items())),
         "external_bytes_across": sum(row.get("external_bytes_across") or 0 for row in rows),
-        **per_token.columns("external_nats_per_token"),
-        **per_byte.columns("external_bits_per_byte"),
+        **per_token.columns("external_nats_per_token", between=POSITIVE),
+        **per_byte.columns("external_bits_per_byte", between=POSITIVE),
         **{
             f"generative_perplexity{end}": None if value is None else math.exp(value)
             for end, value in perplexity.items()

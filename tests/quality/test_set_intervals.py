@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from paradigms.quality.intervals import Estimate, halves, mean, of_set, ratio
+from paradigms.quality.intervals import SHARE, Estimate, halves, mean, of_set, ratio
 
 
 def test_known_answers():
@@ -18,6 +18,12 @@ def test_known_answers():
     assert mean([None]) == Estimate(None, None, 0)
     assert mean([1.0]).columns("x") == {"x": 1.0, "x_low": None, "x_high": None, "x_count": 1}
     assert of_set(len, 3).se is None and of_set(lambda chosen: None, 9).value is None
+
+
+def test_an_interval_ends_where_no_such_figure_lies():
+    rare = mean([0.0] * 9 + [0.5])
+    assert rare.columns("x")["x_low"] < 0 <= rare.columns("x", between=SHARE)["x_low"] < rare.value
+    assert mean([1.0, 0.9]).columns("x", between=SHARE)["x_high"] == 1
 
 
 def test_halves_are_halves():
