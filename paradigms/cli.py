@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from paradigms.grid import NOT_CELL, Composer, expand, plan_cells
 from paradigms.lane import LaneSummary, run_planned
 from paradigms.plan import Plan, PlannedCell
 from paradigms.progress import progress
+from paradigms.records import RecordWarning
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
@@ -131,15 +134,29 @@ def planned_cells(arguments: Sequence[str]) -> tuple[str, list[PlannedCell]]:
 
 
 def exit_code(run: Callable[[], int | None], *, interrupted: str = "interrupted") -> int:
-    """Run a command; its code, or that of bad input or Ctrl-C, told in one line."""
+    """Run a command; its code, or that of bad input or Ctrl-C, told in one line, as is each damaged record."""
     try:
-        return run() or 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", RecordWarning)
+            warnings.showwarning = partial(_told, warnings.showwarning)
+            return run() or 0
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)
         return INTERRUPTED
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        what = str(error)
+        if isinstance(error, OSError) and error.strerror and error.filename:
+            what = f"{error.filename}: {error.strerror.lower()}"
+        print(f"error: {what}", file=sys.stderr)
         return BAD_INPUT
+
+
+def _told(show: Callable[..., None], message: Warning | str, category: type[Warning], *more: Any) -> None:
+    """Show a warning: of records a line, others as Python does."""
+    if issubclass(category, RecordWarning):
+        print(f"warning: {message}", file=sys.stderr)
+    else:
+        show(message, category, *more)
 
 
 def explain(error: BaseException) -> str:
