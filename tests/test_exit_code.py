@@ -23,7 +23,7 @@ def raises(error: BaseException):
     "error, code, line",
     [
         (ValueError("steps=0 must be at least 1"), 2, "error: steps=0 must be at least 1"),
-        (OSError(errno.ENOSPC, "No space left on device", "runs/a.jsonl"), 2, "error: runs/a.jsonl: no space left on device"),
+        (OSError(errno.ENOSPC, "No space left on device", "runs/a"), 2, "error: runs/a: no space left on device"),
         (OSError("nobody answers"), 2, "error: nobody answers"),
         (KeyboardInterrupt(), 130, "go on with the same command"),
     ],
