@@ -30,6 +30,8 @@ class Request:
         canvas: what stands after the prompt: a token id where the text is given, None at open positions, of which there
             are max_new_tokens. None: nothing is given. The output are the open positions, in order; given tokens never
             count as output. A canvas ends with its last position, given or open.
+        in_order: what the canvas gives is reached from left to right, as questions are; nobody who reads from left to
+            right is to read it ahead.
         seed: every random draw for this request is a function of (seed, position, step, purpose).
         ignore_eos: latency sweeps fix the length; task quality needs the natural stop.
         stop_strings: generation ends when the text contains one of them (natural stop only).
@@ -43,6 +45,7 @@ class Request:
     stop_strings: tuple[str, ...] = ()
     canvas: tuple[int | None, ...] | None = None
     draft: tuple[int, ...] = ()
+    in_order: bool = False
 
     def __post_init__(self) -> None:
         if not self.prompt:

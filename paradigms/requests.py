@@ -65,6 +65,7 @@ def _of_task(work: Workload, index: int, task: Task, tokenizer: SymbolTokenizer)
         prompt=(tokenizer.bos_id, *tokenizer.ids(instance.prompt)),
         max_new_tokens=layout.count(None),
         canvas=tuple(layout) if instance.given else None,
+        in_order=task.given_in_order,
         draft=tuple(tokenizer.ids(planted)),
         seed=_seed(work, index),
         ignore_eos=work.stop == "length",

@@ -113,7 +113,8 @@ class Autoregressive(Sampling):
         return sum(map(len, read)) + len(read)
 
     def _reads(self, request: Request, separator: int) -> list[tuple[int, ...]]:
-        first = rearranged(request, separator) if self.infilling == "suffix_first" else request.prompt
+        ahead = self.infilling == "suffix_first" and not request.in_order
+        first = rearranged(request, separator) if ahead else request.prompt
         return left_to_right(request, first)
 
     @torch.inference_mode()

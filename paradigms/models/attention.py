@@ -147,6 +147,8 @@ class Attention(nn.Module):
         self.rotary = config.rotary(model.d_model)
         joined = (config.num_heads + 2 * config.kv_heads) * self.head_dim
         self.qkv = matrix(model.d_model, joined)
+        keys = config.kv_heads * self.head_dim
+        self.fused = {"qkv": (joined - 2 * keys, keys, keys)}  # stepped apart, see `training.optimizer`
         self.qkv_bias = nn.Parameter(torch.zeros(joined)) if config.qkv_bias else None
         self.q_norm, self.k_norm = (
             nn.Parameter(torch.ones(self.head_dim)) if config.qk_norm else None for _ in range(2)

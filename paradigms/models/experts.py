@@ -166,6 +166,7 @@ class Experts(nn.Module):
         assert config.width is not None
         self.router = matrix(d_model, config.num_experts)
         self.gate_up = nn.Parameter(torch.empty(config.num_experts, d_model, 2 * config.width))
+        self.fused = {"gate_up": (config.width, config.width)}
         self.down = nn.Parameter(torch.empty(config.num_experts, config.width, d_model))
         if config.routing_bias:
             self.register_buffer("routing_bias", torch.zeros(config.num_experts))

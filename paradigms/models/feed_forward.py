@@ -64,6 +64,7 @@ class FeedForward(nn.Module):
     def __init__(self, d_model: int, width: int) -> None:
         super().__init__()
         self.gate_up = matrix(d_model, 2 * width)
+        self.fused = {"gate_up": (width, width)}
         self.down = matrix(width, d_model)
 
     def new_state(self, batch_size: int, capacity: int, spec: StateSpec) -> None:

@@ -199,7 +199,8 @@ class LatentAttention(nn.Module):
         self.rotary = Rotary(dim=c.rope_dim, theta=c.rope_theta, scaling=c.rope_scaling)
         self.scale = c.scale_factor * c.key_dim**-0.5
         queries = c.num_heads * c.key_dim
-        self.in_proj = matrix(model.d_model, (c.q_rank or queries) + c.rope_dim + c.kv_rank)
+        self.fused = {"in_proj": (c.q_rank or queries, c.rope_dim, c.kv_rank)}
+        self.in_proj = matrix(model.d_model, sum(self.fused["in_proj"]))
         if c.q_rank is not None:
             self.q_norm = nn.Parameter(torch.ones(c.q_rank))
             self.q_up = matrix(c.q_rank, queries)

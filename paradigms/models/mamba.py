@@ -173,6 +173,7 @@ class Mamba(nn.Module):
         self.norm_eps = model.norm_eps if config.inner_norm_eps is None else config.inner_norm_eps
         self.d_inner, self.rank = inner, rank = config.inner(d_model), config.rank(d_model)
         self.in_proj = matrix(d_model, 2 * inner)  # x, z
+        self.fused = {"in_proj": (inner, inner)}
         self.in_bias = nn.Parameter(torch.zeros(2 * inner)) if config.proj_bias else None
         self.conv_weight = nn.Parameter(torch.empty(inner, config.d_conv))
         self.conv_bias = nn.Parameter(torch.zeros(inner)) if config.conv_bias else None

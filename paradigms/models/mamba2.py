@@ -182,6 +182,8 @@ class Mamba2(nn.Module):
         self.num_heads = heads = config.num_heads(d_model)
         projected = self.d_inner + self.conv_dim + heads
         self.in_proj = matrix(d_model, projected)
+        selected = (self.conv_dim - self.d_inner) // 2
+        self.fused = {"in_proj": (self.d_inner, self.d_inner, selected, selected, heads)}  # z, x, B, C, dt
         self.in_bias = nn.Parameter(torch.zeros(projected)) if config.proj_bias else None
         self.conv_weight = nn.Parameter(torch.empty(self.conv_dim, config.d_conv))
         self.conv_bias = nn.Parameter(torch.zeros(self.conv_dim)) if config.conv_bias else None

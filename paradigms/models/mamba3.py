@@ -192,6 +192,7 @@ class Mamba3(nn.Module):
         self.d_inner, self.num_heads = config.inner(d_model), config.num_heads(d_model)
         self.columns = config.columns(d_model)
         self.in_proj = matrix(d_model, self.d_inner + sum(self.columns))
+        self.fused = {"in_proj": (self.d_inner, *self.columns)}
         self.dt_bias = initial_dt_bias(self.num_heads)
         self.B_norm, self.C_norm = (nn.Parameter(torch.ones(config.d_state)) for _ in range(2))
         self.B_bias, self.C_bias = (nn.Parameter(torch.ones(self.num_heads * config.d_state)) for _ in range(2))

@@ -142,7 +142,9 @@ class SharedBlock(nn.Module):
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.kv_heads, config.head_width(E)
         self.norm_eps = model.norm_eps
         self.norm = nn.Parameter(torch.ones(2 * E))
-        self.qkv = matrix(2 * E, (config.num_heads + 2 * config.kv_heads) * self.head_dim)
+        queries, keys = config.num_heads * self.head_dim, config.kv_heads * self.head_dim
+        self.fused = {"qkv": (queries, keys, keys), "gate_up": (config.width, config.width)}
+        self.qkv = matrix(2 * E, queries + 2 * keys)
         self.out = matrix(config.num_heads * self.head_dim, E)
         self.inner_norm = nn.Parameter(torch.ones(E))
         self.gate_up = matrix(E, 2 * config.width)

@@ -92,6 +92,17 @@ def test_causal_models_infill_as_by_hand(block, infilling):
                 assert sum(event.positions_computed for event in events) == decoder.num_positions(one) - 1
 
 
+@pytest.mark.parametrize("cache", ["state", "none"])
+def test_questions_are_not_read_ahead(cache):
+    """What is given in order is reached, by whatever rule other gaps are filled."""
+    model, decoder = build(), Autoregressive(cache=cache)
+    asked = [dataclasses.replace(one, in_order=True) for one in BATCH]
+    control = Autoregressive(infilling="prefix_only", cache=cache)
+    rows = run(decoder, model, asked)[0]
+    assert rows == run(control, model, BATCH)[0] != run(decoder, model, BATCH)[0]
+    assert [decoder.num_positions(one) for one in asked] == [control.num_positions(one) for one in BATCH]
+
+
 def test_the_control_does_not_know_what_comes():
     """With the given text exchanged, the first gap stays as it was, and is another one for a model that read ahead."""
     model, one = build(), BATCH[0]

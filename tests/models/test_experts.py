@@ -208,7 +208,7 @@ def test_training_with_the_balance_loss_uses_experts_more_evenly():
 
 
 def test_each_expert_is_stepped_as_a_matrix_of_its_own():
-    """Muon on a stack equals Muon on its matrices, and its state is taken up again exactly."""
+    """Muon on a stack equals Muon on its matrices, gate and up apart, and its state is taken up again exactly."""
     torch.manual_seed(0)
     model = small().build()
     before = model.layers[1].mixer.gate_up.detach().clone()
@@ -219,10 +219,11 @@ def test_each_expert_is_stepped_as_a_matrix_of_its_own():
         parameter.grad = gradients[name].clone()
     optimizer.step(1e-2)
     for expert in range(4):
-        alone = torch.nn.Parameter(before[expert].clone())
-        alone.grad = gradients["layers.1.mixer.gate_up"][expert]
-        torch.optim.Muon([alone], lr=1e-2, weight_decay=0.1, adjust_lr_fn="match_rms_adamw").step()
-        assert torch.equal(model.layers[1].mixer.gate_up[expert], alone)
+        halves = [torch.nn.Parameter(half.clone()) for half in before[expert].chunk(2, -1)]
+        for half, grad in zip(halves, gradients["layers.1.mixer.gate_up"][expert].chunk(2, -1), strict=True):
+            half.grad = grad
+        torch.optim.Muon(halves, lr=1e-2, weight_decay=0.1, adjust_lr_fn="match_rms_adamw").step()
+        assert torch.equal(model.layers[1].mixer.gate_up[expert], torch.cat(halves, -1))
     assert all(parameter.grad is None for parameter in model.parameters())
     kept = {name: tensor.clone() for name, tensor in optimizer.tensors().items()}
     other = Optimizer(model, weight_decay=0.1)

@@ -3,9 +3,9 @@
 What must be kept grows with the number of pairs: attention has it all, a state of fixed size must hold every pair
 before it knows which is asked.
 
-In the paper the keys that are asked lie scattered over what follows the pairs, and each value is predicted where its
-key stands. Here they stand together at the end, behind as much filler as the paper's length leaves, and all values are
-the answer: so every paradigm, in whatever order it writes, is asked alike.
+As in the paper each value is written where its key is asked. There the keys lie scattered over what follows the pairs;
+here they stand together, behind filler, and are what is given of the answer: key, open place, key, open place, ...
+A causal model reaches one after another and reads none ahead (`given_in_order`); a canvas shows all of them at once.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ class Mqar(Task):
     num_pairs: pairs of an instance; no key and no value occurs twice in them.
     num_keys, num_values: keys and values to draw from, of which none is both.
     num_queries: keys that are asked, each once; None asks all.
-    length: symbols of a prompt: pairs, filler, the keys that are asked, and the sign that ends them.
+    length: symbols of a prompt: pairs, filler, and the sign that ends them.
     """
 
     num_pairs: int = 4
     num_keys: int = 32
     num_values: int = 32
     num_queries: int | None = None
-    length: int = 32
+    length: int = 24
     name: ClassVar[str] = "mqar"
+    given_in_order: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,7 +47,7 @@ class Mqar(Task):
                     f"corpus.{name}={getattr(self, name)} must be at least {max(self.num_pairs, 2)}: those of "
                     f"corpus.num_pairs={self.num_pairs} are all different, and of one nothing could be asked"
                 )
-        if not 1 <= self.answer_len <= self.num_pairs:
+        if not 1 <= self._num_asked <= self.num_pairs:
             raise ValueError(
                 f"corpus.num_queries={self.num_queries} must be from 1 to corpus.num_pairs={self.num_pairs}, or null "
                 "for all of them: each key is asked once at most"
@@ -54,12 +55,16 @@ class Mqar(Task):
         if self._num_filler < 0:
             raise ValueError(
                 f"corpus.length={self.length} must be at least {self.length - self._num_filler}: "
-                f"{self.num_pairs} pairs, {self.answer_len} keys that are asked, and the sign that ends them"
+                f"{self.num_pairs} pairs and the sign that ends them"
             )
 
     @property
     def _num_filler(self) -> int:
-        return self.length - 2 * self.num_pairs - self.answer_len - 1
+        return self.length - 2 * self.num_pairs - 1
+
+    @property
+    def _num_asked(self) -> int:
+        return self.num_pairs if self.num_queries is None else self.num_queries
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -76,28 +81,37 @@ class Mqar(Task):
 
     @property
     def answer_len(self) -> int:
-        return self.num_pairs if self.num_queries is None else self.num_queries
+        return 2 * self._num_asked
 
     def draw(self, source: random.Random) -> Instance:
         keys = [f"k{number}" for number in source.sample(range(self.num_keys), self.num_pairs)]
         values = [f"v{number}" for number in source.sample(range(self.num_values), self.num_pairs)]
-        asked = source.sample(range(self.num_pairs), self.answer_len)
-        pairs = [symbol for pair in zip(keys, values, strict=True) for symbol in pair]
-        prompt = (*pairs, *(FILLER,) * self._num_filler, *(keys[number] for number in asked), ANSWER)
-        return Instance(prompt, tuple(values[number] for number in asked))
+        asked = source.sample(range(self.num_pairs), self._num_asked)
+        pairs = _one_after_another(keys, values)
+        answer = _one_after_another([keys[number] for number in asked], [values[number] for number in asked])
+        given = tuple((place, answer[place]) for place in range(0, len(answer), 2))
+        return Instance((*pairs, *(FILLER,) * self._num_filler, ANSWER), answer, given)
 
     def check(self, instance: Instance, answer: Sequence[str]) -> Verdict:
-        """Right are the values of the keys, in the order in which they are asked."""
-        verdict = compare(answer, instance.answer)
-        if verdict.problem == "wrong symbol":
-            wrong = next(said for said, right in zip(answer, instance.answer, strict=True) if said != right)
-            if wrong in instance.prompt[1 : 2 * self.num_pairs : 2]:
-                return Verdict(False, verdict.share, "value of another key")
-            problem = "value of no key" if wrong in self.answer_symbols else "no value"
-            return Verdict(False, verdict.share, problem)
-        return verdict
+        """Right are the values of the keys, each behind its own; the share is that of values."""
+        values, right = answer[1::2], instance.answer[1::2]
+        share = compare(values, right).share
+        if len(answer) != len(instance.answer) or not len(answer):
+            return Verdict(False, share, compare(answer, instance.answer).problem)
+        if tuple(answer[::2]) != instance.answer[::2]:
+            return Verdict(False, share, "changed what is given")
+        wrong = next((said for said, wanted in zip(values, right, strict=True) if said != wanted), None)
+        if wrong is None:
+            return Verdict(True, 1.0)
+        if wrong in instance.prompt[1 : 2 * self.num_pairs : 2]:
+            return Verdict(False, share, "value of another key")
+        return Verdict(False, share, "value of no key" if wrong in self.answer_symbols else "no value")
 
     def identity(self, instance: Instance) -> Any:
         """The order of pairs asks nothing."""
         pairs = instance.prompt[: 2 * self.num_pairs]
-        return [sorted(zip(pairs[::2], pairs[1::2], strict=True)), instance.prompt[2 * self.num_pairs :]]
+        return [sorted(zip(pairs[::2], pairs[1::2], strict=True)), [symbol for _, symbol in instance.given]]
+
+
+def _one_after_another(keys: Sequence[str], values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(symbol for pair in zip(keys, values, strict=True) for symbol in pair)

@@ -30,8 +30,8 @@ SEPARATOR = " "
 class Instance:
     """Attributes:
     prompt, answer: symbols; where several answers are right, the one that was drawn.
-    given: answer position -> symbol, where part of the answer is given; a causal model reads it as a canvas with
-        gaps, see `decoding.prompts`.
+    given: answer position -> symbol, where part of the answer is given: known ahead, as what stands behind a gap, or
+        reached one after another, as questions are (`Task.given_in_order`).
     """
 
     prompt: tuple[str, ...]
@@ -66,6 +66,7 @@ class Task(ABC):
 
     name: ClassVar[str]
     scores_answers: ClassVar[bool] = True
+    given_in_order: ClassVar[bool] = False  # what is given of an answer is never read ahead, see `Request.in_order`
 
     def __post_init__(self) -> None:
         for name in ("num_heldout", "num_validation"):
@@ -107,7 +108,7 @@ class Task(ABC):
 
     @property
     def answer_symbols(self) -> tuple[str, ...]:
-        """Symbols that answers are made of."""
+        """Symbols that stand at open places of answers."""
         return self.symbols
 
     def identity(self, instance: Instance) -> Any:

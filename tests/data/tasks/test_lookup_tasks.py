@@ -25,7 +25,7 @@ from paradigms.data.tasks.reversal import Reversal
 from paradigms.data.tasks.selective_copying import SelectiveCopying
 from paradigms.data.tasks.task import Instance, Task
 
-Prompt = tuple[str, ...]
+Prompt = tuple[str, ...]  # of recall with the keys that are asked behind it, which are given in the answer
 NOBODYS = "<mask>"  # no symbol of any task
 
 TINY: dict[str, Task] = {
@@ -34,8 +34,8 @@ TINY: dict[str, Task] = {
     "selective_copying": SelectiveCopying(num_tokens=2, length=3, alphabet=2, num_noise=2),
     "induction": Induction(length=5, alphabet=2, num_followers=2),
     "ngram_lookup": NgramLookup(n=1, length=4, alphabet=4),
-    "mqar": Mqar(num_pairs=2, num_keys=3, num_values=3, num_queries=1, length=7),
-    "mqar_all": Mqar(num_pairs=2, num_keys=2, num_values=3, length=7),
+    "mqar": Mqar(num_pairs=2, num_keys=3, num_values=3, num_queries=1, length=6),
+    "mqar_all": Mqar(num_pairs=2, num_keys=2, num_values=3, length=5),
 }
 of_each = pytest.mark.parametrize("name", TINY)
 
@@ -60,9 +60,18 @@ def behind_special(prompt: Prompt) -> Prompt:
 
 
 def recalled(prompt: Prompt) -> Prompt:
-    """The symbol behind the first occurrence of each key that stands behind the pairs."""
+    """Each key that is asked, and the symbol behind its first occurrence."""
     values = {key: value for key, value in itertools.pairwise(prompt) if value[0] == "v"}
-    return tuple(values[key] for key in before(prompt)[4:] if key != ".")
+    return tuple(symbol for key in prompt[prompt.index("=") + 1 :] for symbol in (key, values[key]))
+
+
+def asks(instance: Instance) -> Prompt:
+    return (*instance.prompt, *(symbol for _, symbol in instance.given))
+
+
+def instance_of(name: str, prompt: Prompt, answer: Prompt) -> Instance:
+    asked = prompt[TINY[name].prompt_len :] if TINY[name].given_in_order else ()
+    return Instance(prompt[: len(prompt) - len(asked)], answer, tuple((2 * i, key) for i, key in enumerate(asked)))
 
 
 READ: dict[str, Callable[[Prompt], Prompt]] = {
@@ -97,7 +106,7 @@ def strings(low: int, high: int) -> dict[Prompt, float]:
 def recalls(num_keys: int, num_asked: int, filler: int) -> dict[Prompt, float]:
     return uniform(
         [
-            (one, a, two, b, *"." * filler, *asked, "=")
+            (one, a, two, b, *"." * filler, "=", *asked)
             for one, two in itertools.permutations([f"k{i}" for i in range(num_keys)], 2)
             for a, b in itertools.permutations(("v0", "v1", "v2"), 2)
             for asked in itertools.permutations((one, two), num_asked)
@@ -141,9 +150,10 @@ def p_value(law: dict[Prompt, float], prompts: Sequence[Prompt]) -> float:
 def test_draws_follow_the_law_of_all_instances(name):
     task, source = TINY[name], random.Random(0)
     instances = [task.draw(source) for _ in range(6000)]
-    assert all(instance.answer == READ[name](instance.prompt) for instance in instances)
-    assert {instance.prompt for instance in instances} == laws()[name].keys(), "each of them comes"
-    assert p_value(laws()[name], [instance.prompt for instance in instances]) > 1e-3
+    prompts = [asks(instance) for instance in instances]
+    assert all(instance.answer == READ[name](prompt) for prompt, instance in zip(prompts, instances, strict=True))
+    assert set(prompts) == laws()[name].keys(), "each of them comes"
+    assert p_value(laws()[name], prompts) > 1e-3
 
 
 def test_another_law_is_seen():
@@ -160,12 +170,15 @@ def test_of_all_answers_to_all_instances_those_that_the_prompt_demands_are_right
     for prompt in laws()[name]:
         right = READ[name](prompt)
         num_right = 0
-        for length in range(min(task.answer_len + 1, 3) + 1):
+        instance = instance_of(name, prompt, right)
+        open_places = slice(1, None, 2) if task.given_in_order else slice(None)
+        for length in range(min(task.answer_len + 1, 4) + 1):
             for answer in itertools.product(symbols, repeat=length):
-                verdict = task.check(Instance(prompt, right), answer)
-                places = sum(a == b for a, b in zip(answer, right, strict=False))
+                verdict = task.check(instance, answer)
+                said, wanted = answer[open_places], right[open_places]
+                places = sum(a == b for a, b in zip(said, wanted, strict=False))
                 assert verdict.correct == (answer == right) == (verdict.problem is None)
-                assert verdict.share == places / max(len(right), length)
+                assert verdict.share == places / max(len(wanted), len(said))
                 num_right += verdict.correct
         assert num_right == 1
 
@@ -176,7 +189,8 @@ def test_instances_that_ask_the_same_have_one_answer(name):
     task = TINY[name]
     answers: dict[str, set[Prompt]] = {}
     for prompt in laws()[name]:
-        answers.setdefault(repr(task.identity(Instance(prompt, ()))), set()).add(READ[name](prompt))
+        answer = READ[name](prompt)
+        answers.setdefault(repr(task.identity(instance_of(name, prompt, answer))), set()).add(answer)
     assert {len(each) for each in answers.values()} == {1}
     num_asked = {"selective_copying": 4, "mqar": 72 // 2, "mqar_all": 24 // 2}
     assert len(answers) == num_asked.get(name, len(laws()[name]))
@@ -248,12 +262,14 @@ def test_recall_has_the_lengths_of_the_paper(length, num_pairs):
     task = Mqar(length=length, num_pairs=num_pairs, num_keys=4096, num_values=4096)
     instance = task.draw(random.Random(0))
     prompt = instance.prompt
-    assert len(prompt) == task.prompt_len == length and len(instance.answer) == num_pairs
+    assert len(prompt) == task.prompt_len == length and len(instance.answer) == 2 * num_pairs
     keys, values = prompt[: 2 * num_pairs : 2], prompt[1 : 2 * num_pairs : 2]
     assert len(set(keys)) == len(set(values)) == num_pairs and not set(keys) & set(values)
-    assert sorted(prompt[-1 - num_pairs : -1]) == sorted(keys), "each key is asked once"
-    assert set(prompt[2 * num_pairs : -1 - num_pairs]) == {"."}
-    assert instance.answer == tuple(dict(zip(keys, values, strict=True))[key] for key in prompt[-1 - num_pairs : -1])
+    asked = instance.answer[::2]
+    assert sorted(asked) == sorted(keys), "each key is asked once"
+    assert instance.given == tuple((2 * place, key) for place, key in enumerate(asked))
+    assert set(prompt[2 * num_pairs : -1]) == {"."}
+    assert instance.answer[1::2] == tuple(dict(zip(keys, values, strict=True))[key] for key in asked)
 
 
 def test_the_defaults_fit_into_rows_of_64():
@@ -264,11 +280,11 @@ def test_the_defaults_fit_into_rows_of_64():
 STRING = Instance(("3", "1", "4", "="), ("3", "1", "4"))
 BACKWARDS = Instance(("3", "1", "4", "="), ("4", "1", "3"))
 NOISY = Instance((".0", "3", ".0", ".0", "1", "="), ("3", "1"))
-PAIRS = Instance(("k1", "v5", "k0", "v2", ".", "k0", "k1", "="), ("v2", "v5"))
+PAIRS = Instance(("k1", "v5", "k0", "v2", ".", "="), ("k0", "v2", "k1", "v5"), ((0, "k0"), (2, "k1")))
 CONTEXT = Instance(tuple("512782092412"), ("7",))
 SPECIAL = Instance(tuple("5#278#"), ("2", "7"))
 NOISES = SelectiveCopying(num_tokens=2, length=5)
-RECALL = Mqar(num_pairs=2, length=8)
+RECALL = Mqar(num_pairs=2, length=6)
 LOOKUP = NgramLookup(length=12)
 TWO = Induction(length=6, num_followers=2)
 PROBLEMS: list[tuple[Task, Instance, str, str]] = [
@@ -284,11 +300,14 @@ PROBLEMS: list[tuple[Task, Instance, str, str]] = [
     (NOISES, NOISY, "1 3", "wrong order"),
     (NOISES, NOISY, "3 3", "wrong symbol"),
     (NOISES, NOISY, "3 . 1", "too long"),
-    (RECALL, PAIRS, "v5 v2", "value of another key"),
-    (RECALL, PAIRS, "v2 v9", "value of no key"),
-    (RECALL, PAIRS, "v2 k1", "no value"),
-    (RECALL, PAIRS, "v2 <mask>", "no value"),
-    (RECALL, PAIRS, "v2", "too short"),
+    (RECALL, PAIRS, "k0 v5 k1 v2", "value of another key"),
+    (RECALL, PAIRS, "k0 v2 k1 v9", "value of no key"),
+    (RECALL, PAIRS, "k0 v2 k1 k1", "no value"),
+    (RECALL, PAIRS, "k0 v2 k1 <mask>", "no value"),
+    (RECALL, PAIRS, "k1 v5 k0 v2", "changed what is given"),
+    (RECALL, PAIRS, "k0 v2 k1", "too short"),
+    (RECALL, PAIRS, "k0 v2 k1 v5 k0", "too long"),
+    (RECALL, PAIRS, "", "no answer"),
     (LOOKUP, CONTEXT, "0", "context too short"),
     (LOOKUP, CONTEXT, "4", "context too short"),
     (LOOKUP, CONTEXT, "8", "wrong symbol"),
@@ -312,7 +331,7 @@ def test_a_problem_says_what_went_wrong(task, instance, said, problem):
 def test_prompts_that_differ_in_what_means_nothing_ask_the_same():
     turned = replace(PAIRS, prompt=("k0", "v2", "k1", "v5", *PAIRS.prompt[4:]))
     assert RECALL.identity(turned) == RECALL.identity(PAIRS)
-    asked = replace(PAIRS, prompt=(*PAIRS.prompt[:5], "k1", "k0", "="))
+    asked = replace(PAIRS, answer=("k1", "v5", "k0", "v2"), given=((0, "k1"), (2, "k0")))
     assert RECALL.identity(asked) != RECALL.identity(PAIRS), "the order of keys decides the answer"
     moved = replace(NOISY, prompt=("3", ".0", ".0", "1", ".0", "="))
     assert NOISES.identity(moved) == NOISES.identity(NOISY)
@@ -340,7 +359,7 @@ BAD: list[tuple[type[Task], dict[str, Any], str]] = [
     (Mqar, {"num_pairs": 1, "num_values": 1}, r"corpus\.num_values=1 must be at least 2"),
     (Mqar, {"num_queries": 5}, r"corpus\.num_queries=5 must be from 1 to corpus\.num_pairs=4"),
     (Mqar, {"num_queries": 0}, r"corpus\.num_queries=0"),
-    (Mqar, {"length": 12}, r"corpus\.length=12 must be at least 13"),
+    (Mqar, {"length": 8}, r"corpus\.length=8 must be at least 9"),
 ]
 
 
@@ -358,8 +377,8 @@ def test_impossible_sizes_are_errors_that_name_the_key(kind, params, message):
     "task",
     [
         Induction(length=3, alphabet=2),
-        Mqar(length=13),
-        Mqar(num_pairs=1, num_keys=2, num_values=2, length=4),
+        Mqar(length=9),
+        Mqar(num_pairs=1, num_keys=2, num_values=2, length=3),
         NgramLookup(length=11),
         NgramLookup(n=1, length=4, alphabet=4),
         SelectiveCopying(num_tokens=31),
