@@ -26,14 +26,14 @@ class Mqar(Task):
     num_pairs: pairs of an instance; no key and no value occurs twice in them.
     num_keys, num_values: keys and values to draw from, of which none is both.
     num_queries: keys that are asked, each once; None asks all.
-    length: symbols of a prompt: pairs, filler, and the sign that ends them.
+    length: symbols of a prompt: pairs, filler, and the sign that ends them; None leaves the filler out.
     """
 
     num_pairs: int = 4
-    num_keys: int = 32
-    num_values: int = 32
+    num_keys: int = 16
+    num_values: int = 16
     num_queries: int | None = None
-    length: int = 24
+    length: int | None = None
     name: ClassVar[str] = "mqar"
     given_in_order: ClassVar[bool] = True
 
@@ -54,13 +54,13 @@ class Mqar(Task):
             )
         if self._num_filler < 0:
             raise ValueError(
-                f"corpus.length={self.length} must be at least {self.length - self._num_filler}: "
+                f"corpus.length={self.length} must be at least {2 * self.num_pairs + 1}: "
                 f"{self.num_pairs} pairs and the sign that ends them"
             )
 
     @property
     def _num_filler(self) -> int:
-        return self.length - 2 * self.num_pairs - 1
+        return self.prompt_len - 2 * self.num_pairs - 1
 
     @property
     def _num_asked(self) -> int:
@@ -77,7 +77,7 @@ class Mqar(Task):
 
     @property
     def prompt_len(self) -> int:
-        return self.length
+        return 2 * self.num_pairs + 1 if self.length is None else self.length
 
     @property
     def answer_len(self) -> int:

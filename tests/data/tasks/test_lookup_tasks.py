@@ -378,6 +378,7 @@ def test_impossible_sizes_are_errors_that_name_the_key(kind, params, message):
     [
         Induction(length=3, alphabet=2),
         Mqar(length=9),
+        Mqar(length=None, num_pairs=2),
         Mqar(num_pairs=1, num_keys=2, num_values=2, length=3),
         NgramLookup(length=11),
         NgramLookup(n=1, length=4, alphabet=4),
