@@ -158,3 +158,14 @@ def test_options_beside_several_tasks_are_refused_with_a_way_out() -> None:
             planned_cells([*tasks, option])
         assert way_out in str(error.value)
     assert len(planned_cells([*tasks, "train=task", "train.num_tokens=20000", "++corpus.num_heldout=600"])[1]) == 2
+
+
+@pytest.mark.parametrize("task, in_order", [("mqar", True), ("walk_infilling", False), ("star_graph", False)])
+def test_keys_that_are_asked_are_reached_in_order_and_ends_of_gaps_are_known(task, in_order) -> None:
+    cell = build(compose([f"task={task}", "paradigm=ar", "workload.batch_size=2"]))
+    corpus = load_corpus(cell.corpus)
+    requests = make_requests(cell, 0, 0, corpus=corpus, tokenizer=cell.tokenizer.load(corpus))
+    assert [request.in_order for request in requests] == [in_order, in_order]
+    if task == "mqar":  # a key, a place for its value, ..., and one for the end
+        given = [[token is not None for token in request.layout] for request in requests]
+        assert given == [[True, False] * 4 + [False]] * 2 and requests[0].max_new_tokens == 5
