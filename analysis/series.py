@@ -43,16 +43,45 @@ def named(cells: pd.DataFrame, by: Sequence[str]) -> pd.Series:
     return pd.concat(names) if names else pd.Series(dtype=object)
 
 
+def sizes(cells: pd.DataFrame) -> pd.DataFrame:
+    """Tasks that were asked at three sizes or more which differ in one number alone.
+
+    Args:
+        cells: with `task`, see `described`.
+
+    Returns:
+        A row a task, indexed by it: `kind` (its name), `size_name` and `size`.
+    """
+    found = []
+    for kind, group in cells[cells["task"] != ""].groupby("corpus", sort=False):
+        columns = _sizes_of(group)
+        if len(columns) != 1 or group[columns[0]].nunique() < 3 or group[columns[0]].map(_is_number).eq(False).any():
+            continue
+        rows = group.drop_duplicates("task")[["task", columns[0]]].rename(columns={columns[0]: "size"})
+        names = {"kind": str(kind).replace("_", " "), "size_name": columns[0].partition(".")[2].replace("_", " ")}
+        found.append(rows.assign(**names, size=rows["size"].astype(float)))
+    return pd.concat(found).set_index("task") if found else pd.DataFrame(columns=["kind", "size_name", "size"])
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _sizes_of(cells: pd.DataFrame) -> list[str]:
+    """The parameters in which cells of one task differ."""
+    names = [str(name) for name in cells if str(name).startswith("corpus.") and name not in NOT_A_SIZE]
+    return [name for name in names if cells[name].map(show).nunique() > 1]
+
+
 def titles(cells: pd.DataFrame) -> pd.Series:
     """Name of each cell's task, with the sizes in which cells of the same task differ; "" where none was asked."""
     asked = cells[PROMPTS].eq("task") if PROMPTS in cells else pd.Series(False, index=cells.index)
     names = column_of(cells, "corpus").map(lambda value: value if isinstance(value, str) else "task").astype(object)
     found = names.str.replace("_", " ").where(asked, "")
     for name, group in cells[asked].groupby(found[asked]):
-        sizes = [str(column) for column in group if str(column).startswith("corpus.") and column not in NOT_A_SIZE]
-        sizes = [column for column in sizes if group[column].map(show).nunique() > 1]
+        columns = _sizes_of(group)
         for index, row in group.iterrows():
-            parts = (f"{column.partition('.')[2].replace('_', ' ')} {show(row[column])}" for column in sizes)
+            parts = (f"{column.partition('.')[2].replace('_', ' ')} {show(row[column])}" for column in columns)
             found[index] = ", ".join([str(name), *parts])
     return found
 

@@ -26,6 +26,8 @@ def choose(frames: Frames) -> list[Choice]:
     chosen = []
     if len(found[found["planted"] == 0]):
         chosen.append(Choice("tasks_accuracy", "Accuracy by task", accuracy, tasks.sentence))
+    if len(tasks.by_size(frames)):
+        chosen.append(Choice("tasks_sizes", "Accuracy against size", against_size, tasks.size_sentence))
     planted = found[found["planted"] > 0]
     if len(planted) and planted[["behind", "revised"]].notna().any(axis=None):
         chosen.append(Choice("tasks_planted", "With an error planted", planted_errors, tasks.plants_sentence))
@@ -49,6 +51,32 @@ def accuracy(frames: Frames) -> Figure:
         if found["seeds"].eq(1).any():
             notes.append("*: one training, bar of 95 % over instances alone")
         style.caption(fig, frames, *notes, GUESS if guessed else "", medians=False)
+    return fig
+
+
+def against_size(frames: Frames) -> Figure:
+    """A panel a task that was asked at several sizes, a line a paradigm."""
+    found = tasks.by_size(frames)
+    kinds = list(dict.fromkeys(found["kind"]))
+    with style.look():
+        fig, panels = style.panels(len(kinds))
+        for panel, kind in zip(panels, kinds, strict=True):
+            rows = found[found["kind"] == kind]
+            for series, own in rows.groupby("series", sort=False):
+                style.points(panel, own, "size", "correct", _mark(frames, found, str(series)))
+            values = sorted(set(rows["size"]))
+            if values[0] > 0 and values[-1] >= 4 * values[0]:
+                panel.set_xscale("log", base=2)
+            panel.set_xticks(values, [f"{value:g}" for value in values])
+            panel.minorticks_off()
+            known = rows.drop_duplicates("size")["chance"]
+            if known.notna().any():
+                panel.plot(rows.drop_duplicates("size")["size"], known, color=style.GREY, linestyle=":", zorder=1)
+            panel.set_ylim(-0.04, 1.04)
+            panel.set(title=kind, xlabel=str(rows["size_name"].iloc[0]), ylabel="answers that are right")
+        style.legend(fig, [style.handle(str(one), _mark(frames, found, one)) for one in dict.fromkeys(found["series"])])
+        guess = GUESS if found["chance"].notna().any() else ""
+        style.caption(fig, frames, f"Bars: {BARS}", guess, medians=False)
     return fig
 
 

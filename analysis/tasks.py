@@ -20,7 +20,7 @@ from analysis.equalities import SAME_SIZE, Equality
 from analysis.findings import capital, number, with_interval
 from analysis.frames import Frames
 from analysis.intervals import NOTHING, Estimate
-from analysis.series import PROMPTS, SEED, STOP, column_of, described, flag
+from analysis.series import PROMPTS, SEED, STOP, column_of, described, flag, sizes
 from analysis.summary import labels, show
 from analysis.tables import Table
 from analysis.trainings import NOT, Mean, of_trainings, over_trainings, standing
@@ -110,6 +110,32 @@ def groups(frames: Frames) -> pd.DataFrame:
     table = table.sort_values(["task", "planted", "_place", "_series"]).drop(columns=["_place", "_series"])
     table = table.reset_index(drop=True)
     return table.assign(verdict=pd.concat(list(_verdicts(frames, table))))
+
+
+@lru_cache(maxsize=8)
+def by_size(frames: Frames) -> pd.DataFrame:
+    """Rows of `groups` without plants whose task was asked at several sizes: these with `kind`, `size_name`, `size`."""
+    found = groups(frames)
+    found = found[found["planted"] == 0]
+    if not len(found):
+        return found
+    ok = frames.ok
+    cells = described(ok[ok[PROMPTS] == "task"].drop_duplicates("cell"))
+    found = found.join(sizes(cells), on="task", how="inner").sort_values(["kind", "size"], kind="stable")
+    return found.assign(extrapolated=False, contended=False)  # who is right does not hang on the clock
+
+
+def size_sentence(frames: Frames) -> str:
+    """From the smallest size to the largest, in words."""
+    parts = []
+    for (kind, name), group in by_size(frames).groupby(["kind", "size_name"], sort=False):
+        low, high = (show(end) for end in (group["size"].min(), group["size"].max()))
+        ends = []
+        for series, rows in group.groupby("series", sort=False):
+            first, last = rows["correct"].iloc[0], rows["correct"].iloc[-1]
+            ends.append(f"{series} {number(first)} and {number(last)}")
+        parts.append(f"{kind}, right at {name} {low} and {high}: {_list(ends)}")
+    return capital("; ".join(parts)) + "."
 
 
 def _numerically(text: str) -> str:

@@ -368,3 +368,33 @@ def test_lengths_of_different_tasks_are_no_axis(frames):
     text = type(frames)(frames.folders, frames.runs.assign(**{"workload.prompts": "heldout"}), frames.requests,
                         frames.training, ())  # fmt: skip
     assert summary.axes_varying(text) == [summary.PROMPT_LEN]
+
+
+@pytest.fixture(scope="module")
+def sized(tmp_path_factory):
+    """Recall at four numbers of pairs: one paradigm falls, the other stays."""
+    folder = tmp_path_factory.mktemp("runs") / "sized"
+    for pairs, falling in ((2, 0.99), (4, 0.9), (8, 0.4), (16, 0.05)):
+        askers = [
+            replace(asker, accuracy={MQAR: (accuracy,)}, factors={"corpus.num_pairs": pairs})
+            for asker, accuracy in ((AR, 0.98), (SSM, falling))
+        ]
+        write_tasks(folder, askers=askers, tasks=(MQAR,), shard=f"pairs{pairs}")
+    return load(folder)
+
+
+def test_accuracy_against_size_has_a_line_a_paradigm(sized):
+    found = tasks.by_size(sized)
+    assert found["size"].tolist() == [2, 2, 4, 4, 8, 8, 16, 16] and set(found["size_name"]) == {"num pairs"}
+    (panel,) = task_figures.against_size(sized).axes
+    lines = {
+        tuple(line.get_xdata()): tuple(line.get_ydata()) for line in panel.get_lines() if len(line.get_xdata()) == 4
+    }
+    assert (2.0, 4.0, 8.0, 16.0) in lines and panel.get_xlabel() == "num pairs" and panel.get_xscale() == "log"
+    said = tasks.size_sentence(sized)
+    assert said == "Mqar, right at num pairs 2 and 16: AR Transformer 0.980 and 0.980, Mamba-2 0.990 and 0.0500."
+    assert "tasks_sizes" in {choice.name for choice in task_figures.choose(sized)}
+
+
+def test_one_size_has_no_such_figure(frames):
+    assert not len(tasks.by_size(frames)) and "tasks_sizes" not in {each.name for each in task_figures.choose(frames)}
