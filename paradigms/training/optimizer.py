@@ -2,8 +2,8 @@
 
 A stack of experts' matrices is as many matrices, and so are projections that are kept as one for speed (`fused`):
 queries, keys and values; gate and up; what a state-space layer selects. Each is orthogonalised by itself.
-Orthogonalised together, the large gradient of values leaves little of the step to queries and keys, and attention learns
-to look things up late or not at all (tests/training/test_optimizer.py).
+Orthogonalised together, the large gradient of values leaves little of the step to queries and keys, and attention
+learns to look things up late or not at all (tests/training/test_optimizer.py).
 
 Muon (orthogonalised momentum) learnt two to three times as much as AdamW in the same steps at this size, and most of
 all for the denoiser, which otherwise stays long on the plateau of single-token statistics. Its update is scaled to the
