@@ -35,12 +35,14 @@ from analysis import (
     roofline_figures,
     statistics,
     tables,
+    task_equalities,
     task_figures,
     tasks,
 )
 from analysis.choices import Choice
 from analysis.frames import Frames, load
 from analysis.summary import axes_varying, summarise
+from analysis.tables import Table
 
 DPI = 160
 LEGEND = "n: requests in rounds; ≤: upper bound; †: contended; ‡: extrapolated"
@@ -121,7 +123,7 @@ def _more_results(frames: Frames, out: Path) -> list[Path]:
         if len(results):
             results.to_csv(out / name, index=False)
             paths.append(out / name)
-    if told := tasks.tables(frames):
+    if told := _of_tasks(frames):
         parts = [f"{each.title}:\n\n{each.markdown()}" for each in told]
         (out / "tasks.md").write_text("\n\n".join([*parts, tasks.note(frames)]) + "\n", encoding="utf-8")
         paths.insert(1, out / "tasks.md")
@@ -172,7 +174,7 @@ def _content(frames: Frames) -> dict[str, object]:
         "roofline": roofline_figures.table(frames),
         "no_roofline": roofline.missing(frames),
         "growth": growth.table(frames),
-        "tasks": tasks.tables(frames),
+        "tasks": _of_tasks(frames),
         "tasks_note": tasks.note(frames),
         "equal_quality": equal_quality.table(frames),
         "equal_quality_note": equal_quality.note(frames),
@@ -185,6 +187,11 @@ def _content(frames: Frames) -> dict[str, object]:
         "facts": _facts(frames),
         "commands": _commands(frames),
     }
+
+
+def _of_tasks(frames: Frames) -> list[Table]:
+    """Tables of tasks that have rows, who wins first."""
+    return [*tasks.tables(frames), *(each for each in (task_equalities.table(frames),) if each.rows)]
 
 
 def _facts(frames: Frames) -> list[tuple[str, str]]:
@@ -232,7 +239,7 @@ def _markdown(frames: Frames) -> str:
     compared = peers.against_peers(frames)
     if compared.rows:
         parts += [f"{compared.title}:", compared.markdown()]
-    of_quality = [*tasks.tables(frames), equal_quality.table(frames)]
+    of_quality = [*_of_tasks(frames), equal_quality.table(frames)]
     for told in (each for each in of_quality if each.rows):
         parts += [f"{told.title}:", told.markdown()]
     failed = tables.failures(frames)

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 
 from analysis import intervals, statistics
-from analysis.equalities import SAME_SIZE, Equality
 from analysis.findings import capital, number, with_interval
 from analysis.frames import Frames
 from analysis.intervals import NOTHING, Estimate
@@ -26,7 +25,6 @@ from analysis.tables import Table
 from analysis.trainings import NOT, Mean, of_trainings, over_trainings, standing
 
 FLAGS = ("correct", "planted_kept", "correct_behind")
-HOW_ASKED = {"answers end by": "stop", "batch": "batch", "machine": "machines"}
 MOST_PROBLEMS = 3
 _KEYS = ["task", "planted", "series"]
 _COLUMNS = ["task", "planted", "series", "label", "seeds", "instances", "correct", "correct_low", "correct_high",
@@ -134,7 +132,7 @@ def size_sentence(frames: Frames) -> str:
         for series, rows in group.groupby("series", sort=False):
             first, last = rows["correct"].iloc[0], rows["correct"].iloc[-1]
             ends.append(f"{series} {number(first)} and {number(last)}")
-        parts.append(f"{kind}, right at {name} {low} and {high}: {_list(ends)}")
+        parts.append(f"{kind}, right at {name} {low} and {high}: {listed(ends)}")
     return capital("; ".join(parts)) + "."
 
 
@@ -211,10 +209,10 @@ def chosen_rate(frames: Frames, unit: pd.Series) -> float | None:
     warmup = max(1.0, min(float(unit["train.warmup_steps"]), steps // 10))
     share = min(first["step"] / warmup, (steps - first["step"] + 1) / max(1.0, steps - warmup))
     peak = float(first["lr"] / share)
-    return next((rate for rate in _grid(unit.get("train.learning_rates")) if abs(peak / rate - 1) < 0.02), peak)
+    return next((rate for rate in grid_of(unit.get("train.learning_rates")) if abs(peak / rate - 1) < 0.02), peak)
 
 
-def _grid(rates: object) -> list[float]:
+def grid_of(rates: object) -> list[float]:
     """A grid of rates as the records have it; empty where there is none."""
     try:
         return [float(rate) for rate in json.loads(rates)] if isinstance(rates, str) else []
@@ -290,7 +288,7 @@ def _in_words(group: pd.DataFrame) -> str:
     names = winners["series"].tolist()
     if len(names) == 1:
         return f"{names[0]} alone" if len(group) > 1 else f"{names[0]}, the only one asked"
-    text = f"not told apart: {_list(names)}"
+    text = f"not told apart: {listed(names)}"
     known = winners[winners["e2e_s"].notna()].sort_values("e2e_s", kind="stable")
     return text + (f"; fastest of them: {known['series'].iloc[0]}" if len(known) else "")
 
@@ -307,8 +305,8 @@ def table(frames: Frames) -> Table:
             row["series"] + (" †" if row["contended"] else ""), asked(row["task"], row["planted"]),
             with_interval(_estimate(row, "correct")) + ("*" if row["seeds"] < 2 else ""), row["of_each"],
             f"{row['instances']:,}", number(row["answer_share"]), row["problems"] or "–",
-            with_interval(_estimate(row, "e2e_s", 1e3)), number(row["nfe"]), _count(row["parameters"]),
-            _count(row["trained_rows"]), row["rate"] or "–",
+            with_interval(_estimate(row, "e2e_s", 1e3)), number(row["nfe"]), count(row["parameters"]),
+            count(row["trained_rows"]), row["rate"] or "–",
         ])  # fmt: skip
     return Table("Tasks", heads, rows)
 
@@ -329,98 +327,17 @@ def plants(frames: Frames) -> Table:
     return Table("Planted errors", heads, rows)
 
 
-def equal_table(frames: Frames) -> Table:
-    """What was equal over the paradigms that answered a task, and what was not."""
-    rows = [[task, "equal" if row.equal else "NOT equal", row.factor, row.values] for task, row in equalities(frames)]
-    return Table("What was equal", ["task", "verdict", "factor", "values"], rows)
-
-
-def equalities(frames: Frames) -> list[tuple[str, Equality]]:
-    """Of each task: size, training rows, how the rate was chosen, seeds, instances, how answers end, batch, machine."""
-    found, rows = groups(frames), answers(frames)
-    told = []
-    for task, group in found.groupby("task", sort=False):
-        sizes = dict(zip(group["series"], group["parameters"], strict=True))
-        known = [size for size in sizes.values() if pd.notna(size)]
-        spread = max(known) / min(known) - 1 if known else math.nan
-        told.append((task, Equality("parameters", bool(known) and spread <= SAME_SIZE,
-                                    f"{_range(known)}, {spread:.2%} apart (allowed: {SAME_SIZE:.0%})"
-                                    if known else "not recorded")))  # fmt: skip
-        what = "trained_rows" if group["trained_rows"].notna().all() else "trained_tokens"
-        told.append((task, _same(f"{what.partition('_')[2]} seen in training", group, group[what].map(_count))))
-        told.append((task, _rates(group)))
-        mine = rows[rows["task"] == task]
-        for factor, column in (("trainings, by seed", SEED), ("instances", "request_id")):
-            asked_by = mine.groupby(["series", "planted"])[column].agg(lambda values: tuple(sorted(set(values))))
-            seen = pd.Series(
-                [asked_by[key] for key in zip(group["series"], group["planted"], strict=True)], group.index
-            )
-            told.append((task, _same(factor, group, seen.map(_listed if column == SEED else _numbered(seen)))))
-        told += [(task, _same(name, group, group[column].map(show)))
-                 for name, column in HOW_ASKED.items()]  # fmt: skip
-    return told
-
-
-def _rates(group: pd.DataFrame) -> Equality:
-    """Chosen per paradigm from one grid of several: else a bad rate looks like a bad paradigm."""
-    grids, text = set(group["rates"]), _by_series(group, group["rate"].map(lambda rate: rate or "not recorded"))
-    grid = _grid(next(iter(grids))) if len(grids) == 1 else []
-    if len(grids) > 1:
-        return Equality("learning rates tried", False, _by_series(group, group["rates"].map(lambda it: it or "none")))
-    if len(grid) < 2:
-        return Equality("learning rate", False, f"{text}; not chosen: {'one rate' if grid else 'no rate'} was given")
-    text += f"; chosen from {', '.join(f'{rate:g}' for rate in grid)}"
-    if len(by := set(group["trial_seed"].dropna())) == 1:
-        text += f", each tried in full by the training of seed {by.pop():g}"
-    if len(grid) == 2:
-        return Equality("learning rate chosen from", True, f"{text}: either is an edge, and a third may be better")
-    edges = {f"{min(grid):g}", f"{max(grid):g}"}
-    at_edge = list(dict.fromkeys(group.loc[group["rate"].isin(edges), "series"]))
-    return Equality("learning rate chosen from", True, text + (f"; at its edge: {_list(at_edge)}" if at_edge else ""))
-
-
-def _same(factor: str, group: pd.DataFrame, shown: pd.Series) -> Equality:
-    distinct = list(dict.fromkeys(shown))
-    return Equality(factor, len(distinct) == 1 and distinct[0] != "–",
-                    (distinct[0] if distinct[0] != "–" else "not recorded") if len(distinct) == 1
-                    else _by_series(group, shown))  # fmt: skip
-
-
-def _by_series(group: pd.DataFrame, shown: pd.Series) -> str:
-    """`0.001 (AR / Mamba-2); 0.004 (Diffusion)`."""
-    whose: dict[str, list[str]] = {}
-    for value, series in zip(shown, group["series"], strict=True):
-        if series not in whose.setdefault(str(value), []):
-            whose[str(value)].append(series)
-    return next(iter(whose)) if len(whose) == 1 else "; ".join(f"{it} ({' / '.join(who)})" for it, who in whose.items())
-
-
-def _numbered(sets: pd.Series):
-    """Shows a set of instances by its size, and as another set where sizes agree and instances do not."""
-    kinds = {instances: index for index, instances in enumerate(dict.fromkeys(sets))}
-    return lambda it: f"{len(it):,}" + (f", set {'ABCDEFGH'[min(kinds[it], 7)]}" if len(kinds) > 1 else ", the same")
-
-
-def _listed(values: tuple[object, ...]) -> str:
-    return ", ".join(map(show, values))
-
-
-def _range(values: Sequence[float]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
-
-
-def _count(value: float) -> str:
+def count(value: float) -> str:
     return "–" if pd.isna(value) else f"{value:,.0f}"
 
 
-def _list(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     return ("; " if any("," in name for name in names) else ", ").join(names)
 
 
 def tables(frames: Frames) -> list[Table]:
     """All of the page's tables that have rows, who wins first; none where no task was asked."""
-    return [each for each in (matrix(frames), table(frames), plants(frames), equal_table(frames)) if each.rows]
+    return [each for each in (matrix(frames), table(frames), plants(frames)) if each.rows]
 
 
 def results(frames: Frames) -> pd.DataFrame:

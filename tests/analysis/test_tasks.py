@@ -13,7 +13,7 @@ from synthetic_records import AR as ONE_AR
 from synthetic_records import write_sweep
 from synthetic_tasks import ALL, AR, DIFFUSION, MQAR, REMASKING, SSM, STAR, Asker, write_tasks
 
-from analysis import load, report, summary, task_figures, tasks
+from analysis import load, report, summary, task_equalities, task_figures, tasks
 from analysis.series import SEED
 from analysis.trainings import ALONE, NOT, SHARED, Mean, difference_p, over_trainings, standing
 
@@ -32,7 +32,7 @@ def page_of(frames):
     """What the page would say of tasks; the figures are drawn."""
     for choice in task_figures.choose(frames):
         choice.draw(frames).savefig(io.BytesIO(), format="png", dpi=30)
-    tables = [table.markdown() for table in tasks.tables(frames)]
+    tables = [table.markdown() for table in report._of_tasks(frames)]
     return "\n".join(
         [tasks.note(frames), *tables, *(choice.sentence(frames) for choice in task_figures.choose(frames))]
     )
@@ -173,7 +173,7 @@ def test_a_control_is_no_contest_and_is_said_beside_what_was_revised(tmp_path):
 
 
 def equal_of(frames, task):
-    return {row.factor: row for name, row in tasks.equalities(frames) if name == task}
+    return {row.factor: row for name, row in task_equalities.equalities(frames) if name == task}
 
 
 def test_what_was_equal(frames):
@@ -210,7 +210,7 @@ def test_what_was_not_equal_is_said(factor, options, tmp_path):
     frames = load(write_tasks(tmp_path / "s", **sizes))
     bad = [name for name, row in equal_of(frames, "star graph").items() if not row.equal]
     assert bad == [factor]
-    assert any(row[1] == "NOT equal" and row[2] == factor for row in tasks.equal_table(frames).rows)
+    assert any(row[1] == "NOT equal" and row[2] == factor for row in task_equalities.table(frames).rows)
 
 
 def test_seeds_that_differ_are_said(tmp_path):
@@ -264,7 +264,7 @@ def test_most_frequent_problems():
 
 def test_no_task_no_section(tmp_path):
     frames = load(write_sweep(tmp_path / "s", paradigms=(ONE_AR,), output_lens=(16,), rounds=1, repeats=1))
-    assert tasks.tables(frames) == [] and task_figures.choose(frames) == [] and tasks.note(frames) == ""
+    assert report._of_tasks(frames) == [] and task_figures.choose(frames) == [] and tasks.note(frames) == ""
     paths = report.write_report(frames, tmp_path / "out")
     assert [path.name for path in paths] == ["index.html", "results.csv", "results.md", "figures"]
     assert 'id="tasks"' not in paths[0].read_text()
@@ -329,7 +329,7 @@ def test_nothing_scored_at_all(tmp_path):
     frames = load(
         write_tasks(tmp_path / "s", tasks=(STAR,), instances=8, changed=lambda asker, row: row | {"correct": None})
     )
-    assert tasks.tables(frames) == [] and task_figures.choose(frames) == [] and not page_of(frames).strip()
+    assert report._of_tasks(frames) == [] and task_figures.choose(frames) == [] and not page_of(frames).strip()
 
 
 def test_answers_without_an_end_are_counted_and_said(tmp_path):
