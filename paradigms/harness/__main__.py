@@ -9,14 +9,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from paradigms.build import build
-from paradigms.cli import BAD_INPUT, INTERRUPTED, compose, explain
+from paradigms.cli import compose, exit_code, explain
 from paradigms.data.symbols import Symbols
 from paradigms.harness.results import collected, table, write
 from paradigms.training.printed import Printed
@@ -55,17 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if wrong := [each for each in left_over if each.startswith("-")]:
         parser.error(f"unknown argument {wrong[0]!r}; see --help")
     options.overrides = [*options.overrides, *left_over]
-    try:
+
+    def evaluate() -> None:
         results = run(options)
         path = write(results, options.output)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    print(table(results), *results["paradigms"]["notes"], f"results: {path}", sep="\n")
-    return 0
+        print(table(results), *results["paradigms"]["notes"], f"results: {path}", sep="\n")
+
+    return exit_code(evaluate)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
