@@ -142,10 +142,10 @@ class Cell:
                 f"measure.rounds={self.measure.rounds} are {asked} instances, and corpus.num_heldout="
                 f"{task.num_heldout}: ask for fewer, or hold out more"
             )
-        if work.planted >= task.answer_len:
+        if work.planted >= task.open_len:
             raise ValueError(
                 f"workload.planted={work.planted} leaves nothing right of an answer of {task.title}, whose longest has "
-                f"{task.answer_len} symbols: plant fewer, or none (workload.planted=0)"
+                f"{task.open_len} symbols: plant fewer, or none (workload.planted=0)"
             )
         if work.planted and not getattr(self.decoder, "takes_drafts", False):
             raise ValueError(

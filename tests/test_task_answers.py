@@ -169,3 +169,10 @@ def test_keys_that_are_asked_are_reached_in_order_and_ends_of_gaps_are_known(tas
     if task == "mqar":  # a key, a place for its value, ..., and one for the end
         given = [[token is not None for token in request.layout] for request in requests]
         assert given == [[True, False] * 4 + [False]] * 2 and requests[0].max_new_tokens == 5
+
+
+def test_what_is_given_of_an_answer_cannot_be_planted() -> None:
+    """Four of eight symbols are keys: four planted values leave nothing to say."""
+    planned_cells(["task=mqar", "paradigm=ar", "workload.planted=3"])
+    with pytest.raises(ValueError, match="whose longest has 4 symbols: plant fewer"):
+        planned_cells(["task=mqar", "paradigm=ar", "workload.planted=4"])
