@@ -10,7 +10,8 @@ A whole canvas has one t a row; block diffusion (a model with `canvas_block`) on
 behind the clean text before them (`block_diffusion`). Times are stratified over the batch, and told to models that are
 conditioned on them.
 
-Dimension letters: B rows, T columns, N blocks, M masked tokens, V vocabulary.
+Dimension letters: B rows, T columns, N blocks of a row, U rows or blocks with a time of their own, W their columns, M
+masked tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from paradigms.models.experts import Experts
 from paradigms.models.stack import Model
 
 MIN_TIME = 1e-3
-KINDS = ("mdlm", "llada")
+KINDS = ("mdlm", "llada", "any_order")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,10 @@ class MaskedObjective:
     Attributes:
         kind: "mdlm" (2406.07524, log-linear schedule) masks with probability (1 - 0.001) t, "llada" (2502.09992; BD3-LM
             does the same) with probability t; the weight is 1/t in both. With times from 0.001 to 1 they miss the bound
-            by some -0.1 % and by less than 0.01 %.
+            by some -0.1 % and by less than 0.01 %. "any_order" (2110.02037) masks a number l
+            of the L scored tokens, l / L a time rounded up: with times from 0 the bound itself, no row without a mask,
+            and no weight above L. Of few tokens, such as answers, the others now and then draw a huge weight, and steps
+            are as noisy as that.
         low, high: times are uniform between them. Short blocks learn with less variance where both ends are cut off
             (clipped schedules, 2503.09573, section 5.2: 0.45 to 0.95 for blocks of 4, 0.3 to 0.8 for 16); the loss is
             then no estimate of the bound any more. A block of one token needs low = high = 1: it is an autoregressive
@@ -51,10 +55,10 @@ class MaskedObjective:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"train.objective.kind={self.kind!r} is unknown; it is one of {', '.join(KINDS)}")
-        if not 0 < self.low <= self.high <= 1:
+        if not 0 <= self.low <= self.high <= 1 or not self.high or (not self.low and self.kind != "any_order"):
             raise ValueError(
-                f"train.objective.low={self.low} and high={self.high} must be times, 0 < low <= high <= 1 "
-                "(the weight is 1/t)"
+                f"train.objective.low={self.low} and high={self.high} must be times, 0 < low <= high <= 1 (the weight "
+                "is 1/t; only kind=any_order, which rounds up, takes low=0)"
             )
 
     def times(self, num_units: int, generator: torch.Generator) -> Tensor:
@@ -62,8 +66,22 @@ class MaskedObjective:
         return stratified_times(num_units, generator, low=self.low, high=self.high)
 
     def rate(self, time: Tensor) -> Tensor:
-        """Probability that a token is masked."""
+        """Probability that a token is masked, where each is masked by itself."""
         return (1 - MIN_TIME) * time if self.kind == "mdlm" else time
+
+    def draw(self, allowed_UW: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Masks [U, W] among the allowed tokens of each row or block, and its time [U, 1]: of `any_order` the share of
+        them that is masked.
+        """
+        U, W = allowed_UW.shape
+        time_U1 = self.times(U, generator)[:, None]
+        drawn_UW = torch.rand(U, W, generator=generator)
+        if self.kind != "any_order":
+            return (drawn_UW < self.rate(time_U1)) & allowed_UW, time_U1
+        num_U1 = allowed_UW.sum(1, keepdim=True)
+        masked_U1 = (time_U1 * num_U1).ceil().clamp(min=1).minimum(num_U1)
+        rank_UW = drawn_UW.masked_fill(~allowed_UW, 2.0).argsort(1).argsort(1)
+        return rank_UW < masked_U1, masked_U1 / num_U1.clamp(min=1)
 
 
 def balance_loss(model: Model) -> Tensor | float:
@@ -134,26 +152,21 @@ def noised(
     """
     objective = objective or MaskedObjective()
     B, T = tokens_BT.shape
-    block = config.canvas_block
-    if block is None:
-        time_BT = objective.times(B, generator).to(tokens_BT.device)[:, None].expand(B, T)
-    else:
-        N = -(-T // block)
-        time_BN = objective.times(B * N, generator).view(B, N).to(tokens_BT.device)
-        time_BT = time_BN.repeat_interleave(block, 1)[:, :T]
-    masked_BT = torch.rand(B, T, generator=generator).to(tokens_BT.device) < objective.rate(time_BT)
     if scored_BT is None:
-        masked_BT[:, 0] = False
-        num_scored = B * (T - 1)
-    else:
-        masked_BT &= scored_BT
-        num_scored = int(scored_BT.sum())
+        scored_BT = torch.ones(B, T, dtype=torch.bool)
+        scored_BT[:, 0] = False
+    allowed_BT, width = scored_BT.cpu(), config.canvas_block or T
+    N = -(-T // width)
+    allowed_UW = F.pad(allowed_BT, (0, N * width - T)).view(B * N, width)
+    masked_UW, time_U1 = objective.draw(allowed_UW, generator)
+    masked_BT, time_BT = (x.reshape(B, N * width)[:, :T] for x in (masked_UW, time_U1.expand(-1, width)))
+    masked_BT, time_BT = masked_BT.to(tokens_BT.device), time_BT.to(tokens_BT.device)
     return Noised(
         tokens_BT=tokens_BT,
         noisy_BT=tokens_BT.masked_fill(masked_BT, mask_id),
         masked_BT=masked_BT,
         time_BT=time_BT,
-        num_scored=num_scored,
+        num_scored=int(allowed_BT.sum()),
     )
 
 

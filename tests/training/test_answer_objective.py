@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 import tiny
 import torch
 
@@ -16,7 +17,7 @@ from paradigms.models.block_diffusion import block_logits_where
 from paradigms.models.conditioning import ConditioningConfig
 from paradigms.models.config import ModelConfig
 from paradigms.models.stack import Model
-from paradigms.training.objectives import MaskedObjective, masked_loss, next_token_loss
+from paradigms.training.objectives import MaskedObjective, masked_loss, next_token_loss, noised
 
 V, MASK = 7, 2
 SIZES: dict[str, Any] = {"vocab_size": V, "d_model": 32, "num_blocks": 1, "max_positions": 64}
@@ -98,6 +99,60 @@ def test_the_loss_of_an_answer_has_the_enumerated_expectation(model: Model, bloc
     error, exact = draws.std().item() / len(draws) ** 0.5, expected(model, objective, blocks)
     assert error < 0.03 * exact, "or the comparison says little"
     assert abs(draws.mean().item() - exact) < 3 * error
+
+
+def exact_bound(model: Model, blocks: tuple[tuple[int, ...], ...]) -> float:
+    """Of each block: l uniform on its sizes, weight size / l, mean over masks of l tokens, each told l / size."""
+    return sum(
+        nats(model, masked, size / len(columns)) / math.comb(len(columns), size) / size
+        for columns in blocks
+        for size in range(1, len(columns) + 1)
+        for masked in itertools.combinations(columns, size)
+    ) / len(ANSWER)
+
+
+@pytest.mark.parametrize(
+    ("model", "blocks"),
+    [(denoiser(told=True), (ANSWER,)), (denoiser(told=True, block=4), ((3,), (4, 5, 6)))],
+    ids=["canvas", "blocks"],
+)
+def test_numbers_of_masks_give_the_bound_itself_with_less_noise(model: Model, blocks: Any) -> None:
+    rows, scored = TEXT.expand(128, -1), SCORED.expand(128, -1)
+
+    def draws(**objective: Any) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(1)
+        more = {"generator": generator, "objective": MaskedObjective(**objective), "scored_BT": scored}
+        return torch.stack([masked_loss(model, rows, mask_id=MASK, **more) for _ in range(40)])
+
+    by_number, by_time = draws(kind="any_order", low=0.0), draws(kind="llada")
+    error, exact = by_number.std().item() / 40**0.5, exact_bound(model, blocks)
+    assert abs(by_number.mean().item() - exact) < 3 * error < 0.02 * exact
+    assert 3 * by_number.std() < by_time.std()
+    one = draws(kind="any_order", low=0.0, high=0.25)  # of four: another loss, which the same comparison tells apart
+    assert abs(one.mean().item() - exact) > 3 * error
+
+
+@pytest.mark.parametrize("block", [None, 4])
+def test_any_order_masks_each_number_of_tokens_equally_often_and_any_of_them(block: int | None) -> None:
+    B, sizes = 1200, (4,) if block is None else (1, 3)
+    units = [list(ANSWER)] if block is None else [[3], [4, 5, 6]]
+    batch = noised(
+        denoiser(block=block).config,
+        TEXT.expand(B, -1),
+        mask_id=MASK,
+        generator=torch.Generator().manual_seed(0),
+        objective=MaskedObjective(kind="any_order", low=0.0),
+        scored_BT=SCORED.expand(B, -1),
+    )
+    assert not batch.masked_BT[:, :3].any() and batch.num_scored == 4 * B
+    for size, columns in zip(sizes, units, strict=True):
+        masked_BL = batch.masked_BT[:, columns]
+        number_B = masked_BL.sum(1)
+        counts = torch.bincount(number_B, minlength=size + 1)
+        assert counts[0] == 0 and torch.equal(batch.time_BT[:, columns[0]], number_B / size)
+        if size > 1:
+            assert scipy.stats.chisquare(counts[1:].numpy()).pvalue > 0.01
+            assert scipy.stats.chisquare(masked_BL[number_B == 1].sum(0).numpy()).pvalue > 0.01
 
 
 def test_what_is_told_matters() -> None:

@@ -158,8 +158,10 @@ def test_gradients_flow_into_both_halves() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"kind": "cosine"}, "train.objective.kind='cosine' is unknown; it is one of mdlm, llada"),
-        ({"low": 0.0}, "train.objective.low=0.0 and high=1.0 must be times, 0 < low <= high <= 1"),
+        ({"kind": "cosine"}, "train.objective.kind='cosine' is unknown; it is one of mdlm, llada, any_order"),
+        ({"low": 0.0}, "only kind=any_order, which rounds up, takes low=0"),
+        ({"low": 0.0, "high": 0.0, "kind": "any_order"}, "low=0.0 and high=0.0"),
+        ({"low": -0.1}, "train.objective.low=-0.1 and high=1.0 must be times, 0 < low <= high <= 1"),
         ({"low": 0.9, "high": 0.5}, "low=0.9 and high=0.5"),
         ({"high": 1.5}, "high=1.5"),
     ],
