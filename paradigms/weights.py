@@ -296,9 +296,14 @@ class TrainedHere(Recipe):
         """
         assert self.trial_seed is not None
         trials: dict[str, float | None] = {}
-        for rate in self.learning_rates:
+        for number, rate in enumerate(self.learning_rates, 1):
+            which = f"rate {rate:g}, {number} of {len(self.learning_rates)}"
+
+            def told(what: str, done: int, total: int, which: str = which) -> None:
+                report(f"{which}, {what}", done, total)
+
             try:
-                card = checkpoint.read_card(self._of(rate, self.trial_seed)._trained(wanted, report))
+                card = checkpoint.read_card(self._of(rate, self.trial_seed)._trained(wanted, told))
                 trials[str(rate)] = min(point["val_bits_per_byte"] for point in card["curve"])
             except Diverged:
                 trials[str(rate)] = None

@@ -80,6 +80,13 @@ def test_a_seed_gets_what_a_plain_training_of_that_rate_gives() -> None:
         assert chosen.checkpoint != plain.checkpoint, "the one was chosen, the other was given"
 
 
+def test_a_trial_says_which_of_how_many_it_is() -> None:
+    said: list[str] = []
+    load(lambda what, done, total: said.append(what.split(":")[0]), seed=3, learning_rates=(3e-3, 1e-6))
+    trials = ["rate 0.003, 1 of 2, training", "rate 1e-06, 2 of 2, training"]
+    assert list(dict.fromkeys(said)) == [*trials, "training"]
+
+
 def test_the_card_says_what_each_rate_came_to(home: Path) -> None:
     card = load(seed=1).card
     assert card["trial_seed"] == 0 and list(card["trials_bits_per_byte"]) == ["1e-06", "0.008"]
