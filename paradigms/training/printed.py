@@ -8,7 +8,7 @@ REPORT_EVERY_S = 5.0
 
 
 class Printed:
-    """Tells of a training every few seconds: how far, and how long still. What stands before the first colon names it."""
+    """Tells of a training every few seconds: how far, and how long still. Before its first colon a message names it."""
 
     def __init__(self, name: str) -> None:
         self.name, self.task, self.started, self.last, self.first_done = name, "", 0.0, 0.0, 0
