@@ -102,10 +102,12 @@ def _cost_name(rows: pd.DataFrame, cost: str) -> str:
 
 
 def _handles(frames: Frames, found: pd.DataFrame) -> list[Line2D]:
-    firsts = found.drop_duplicates("curve")
+    """Of a curve whose points have labels of their own, sizes of a block say, one each."""
+    marks = found.drop_duplicates(["curve", "label"])
+    own = marks.groupby("curve")["label"].transform("size") > 1
     handles = [
-        style.handle(str(curve), replace(style.mark_of(frames, str(label)), size=7))
-        for curve, label in zip(firsts["curve"], firsts["label"], strict=True)
+        style.handle(str(name), replace(style.mark_of(frames, str(label)), size=7))
+        for name, label in zip(marks["curve"].where(~own, marks["label"]), marks["label"], strict=True)
     ]
     grey = style.handle("dominated: another costs no\nmore and is no worse", style.Mark(FAINT, "o", 7), line=False)
     return [*handles, grey]

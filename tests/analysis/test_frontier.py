@@ -17,6 +17,7 @@ from synthetic_tasks import SSM as SSM_TASK
 from analysis import equal_quality, frontier, frontier_figures, load, report, statistics
 from analysis.frontier import CORRECT, JUDGE, common_level, cost_at, dominated, measure_of
 from analysis.frontier import frontier as line_of
+from analysis.style import mark_of
 
 NATURAL = {"workload.stop": "natural"}
 
@@ -314,7 +315,13 @@ def test_a_paradigm_is_one_curve_and_trainings_one_point(frames, dialled):
 def test_labels_of_one_name_share_a_curve(tmp_path):
     askers = [replace(each, label=f"D, {each.nfe}") for each in dial("d", "D", (0.1, 0.9), (1.0, 2.0))]
     frames = load(write_tasks(tmp_path / "s", askers=askers, tasks=(STAR,), seeds=(0,)))
-    assert set(frontier.points(frames, CORRECT)["curve"]) == {"d"}
+    found = frontier.points(frames, CORRECT)
+    assert set(found["curve"]) == {"d"} and found["label"].nunique() == 2
+    legend = figure_of(frames, CORRECT).legends[0]
+    named = {text.get_text(): handle for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True)}
+    for label in set(found["label"]):
+        mark = mark_of(frames, label)
+        assert (named[label].get_color(), named[label].get_marker()) == (mark.color, mark.marker)
 
 
 def test_unequal_work_is_never_on_one_panel(tmp_path):
