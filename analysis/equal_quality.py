@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, groupby
 
 import numpy as np
 import pandas as pd
@@ -39,6 +39,7 @@ from analysis.series import SEED
 from analysis.tables import Table
 from analysis.trainings import of_trainings
 
+ALL_PAIRS = 3  # paradigms of which every pair is shown
 DRAWS = 1000
 LEAST_DRAWN = 0.95  # share of the draws that must have a level for an interval
 
@@ -171,14 +172,38 @@ def _ratio(one_s: float, other_s: float, one: _Drawn, other: _Drawn, measure: Me
     return Estimate(value, float(min(low, value)), float(max(high, value)), count, LEVEL)
 
 
+def shown(frames: Frames) -> tuple[Equal, ...]:
+    """The pairs that a page has room for: those with the first paradigm; of ALL_PAIRS paradigms every one."""
+    found = []
+    for _, group in groupby(pairs(frames), key=lambda it: (it.setting, it.measure)):
+        of_it = list(group)
+        few = len(of_it) <= math.comb(ALL_PAIRS, 2)
+        found += of_it if few else [it for it in of_it if it.one == of_it[0].one]
+    return tuple(found)
+
+
+def results(frames: Frames) -> pd.DataFrame:
+    """Every pair, a row each: seconds, and the ratio with its interval."""
+    return pd.DataFrame(
+        {
+            "work": it.setting, "measure": it.measure.name, "one": it.one, "other": it.other, "level": it.level,
+            "one_s": it.one_s, "other_s": it.other_s, "one_entropy_nats": it.one_entropy_nats,
+            "other_entropy_nats": it.other_entropy_nats, "ratio": it.ratio.value, "ratio_low": it.ratio.low,
+            "ratio_high": it.ratio.high, "rounds": it.ratio.count, "better": it.better, "best": it.best,
+            "best_s": it.best_s,
+        }
+        for it in pairs(frames)
+    )  # fmt: skip
+
+
 def table(frames: Frames) -> Table:
     """A row a pair: what either takes at the highest quality that both reach, and who goes beyond it at what price."""
     heads = ["work", "measure", "one", "other", "both reach", "one, ms", "other, ms", "other / one", "rounds",
              "beyond it"]  # fmt: skip
-    gamed, rows = any(it.measure.gamed for it in pairs(frames)), []
+    gamed, rows = any(it.measure.gamed for it in shown(frames)), []
     if gamed:
         heads.insert(7, "entropies, nats")
-    for it in pairs(frames):
+    for it in shown(frames):
         reached = not math.isnan(it.level)
         rows.append([
             it.setting, it.measure.unit, it.one, it.other, number(it.level) if reached else "not reached",
@@ -186,7 +211,7 @@ def table(frames: Frames) -> Table:
             *([_entropies(it)] if gamed else []),
             with_interval(it.ratio), str(it.ratio.count), _beyond(it),
         ])  # fmt: skip
-    what = {"a request" if it.is_task else "a token" for it in pairs(frames)}
+    what = {"a request" if it.is_task else "a token" for it in shown(frames)}
     return Table(f"Time {' or '.join(sorted(what)) or 'a token'} at equal quality", heads, rows)
 
 
@@ -213,4 +238,6 @@ def note(frames: Frames) -> str:
     ]
     if any(it.measure.gamed for it in pairs(frames)):
         parts.append("entropies: of the one and the other's tokens at this level; who has less of it is duller there")
+    if len(shown(frames)) < len(pairs(frames)):
+        parts.append("pairs of the others: equal_quality.csv")
     return capital("; ".join(parts)) + "."

@@ -124,7 +124,7 @@ def _curves(cells: pd.DataFrame) -> pd.Series:
     """The paradigm of a cell: its label, or its name where its settings have labels of their own."""
     names = cells["paradigm.name"].fillna("unnamed").astype(str)
     several = cells.groupby(names)["label"].transform("nunique") > 1
-    return names.where(several, cells["label"])
+    return names.map(lambda name: capital(name.replace("_", " "))).where(several, cells["label"])
 
 
 def _with_scores(frames: Frames, rows: pd.DataFrame) -> pd.DataFrame:

@@ -92,7 +92,7 @@ def _widths(table: tables.Table) -> list[int]:
 
 
 def write_report(frames: Frames, out: Path) -> list[Path]:
-    """Write index.html, results.csv, results.md and figures/ into `out`, with tasks and frontiers a CSV of either; the
+    """Write index.html, results.csv, results.md and figures/ into `out`, with tasks and frontiers CSVs of these; the
     paths, page first.
 
     Raises:
@@ -117,9 +117,10 @@ def write_report(frames: Frames, out: Path) -> list[Path]:
 
 
 def _more_results(frames: Frames, out: Path) -> list[Path]:
-    """tasks.csv and tasks.md, frontier.csv, where there is something in them."""
+    """tasks.csv and tasks.md, frontier.csv, equal_quality.csv, where there is something in them."""
     paths = []
-    for name, results in (("tasks.csv", tasks.results(frames)), ("frontier.csv", frontier.results(frames))):
+    more = {"tasks.csv": tasks, "frontier.csv": frontier, "equal_quality.csv": equal_quality}
+    for name, results in ((name, module.results(frames)) for name, module in more.items()):
         if len(results):
             results.to_csv(out / name, index=False)
             paths.append(out / name)

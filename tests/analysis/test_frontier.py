@@ -316,7 +316,7 @@ def test_labels_of_one_name_share_a_curve(tmp_path):
     askers = [replace(each, label=f"D, {each.nfe}") for each in dial("d", "D", (0.1, 0.9), (1.0, 2.0))]
     frames = load(write_tasks(tmp_path / "s", askers=askers, tasks=(STAR,), seeds=(0,)))
     found = frontier.points(frames, CORRECT)
-    assert set(found["curve"]) == {"d"} and found["label"].nunique() == 2
+    assert set(found["curve"]) == {"D"} and found["label"].nunique() == 2
     legend = figure_of(frames, CORRECT).legends[0]
     named = {text.get_text(): handle for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True)}
     for label in set(found["label"]):
@@ -388,6 +388,27 @@ def test_the_page_has_the_section_and_the_file(frames, tmp_path):
         AR.label: False, SSM_TASK.label: True, DIFFUSION.label: False, REMASKING.label: True,
     }  # fmt: skip
     assert "at equal quality" in paths["results.md"].read_text()
+
+
+def test_of_many_paradigms_the_page_shows_pairs_with_the_first_and_the_file_all(frames, tmp_path):
+    every = equal_quality.pairs(frames)
+    assert len(every) == 12 and {it.one for it in equal_quality.shown(frames)} == {AR.label}
+    table = equal_quality.table(frames)
+    assert len(table.rows) == 6 and {tuple(row[2:4]) for row in table.rows} == {
+        (AR.label, other.label) for other in (SSM_TASK, DIFFUSION, REMASKING)
+    }
+    assert "equal_quality.csv" in equal_quality.note(frames)
+    paths = {path.name: path for path in report.write_report(frames, tmp_path)}
+    csv = pd.read_csv(paths["equal_quality.csv"])
+    assert len(csv) == 12 and csv["ratio"].tolist() == pytest.approx([it.ratio.value for it in every], nan_ok=True)
+    page = paths["index.html"].read_text()
+    assert page.index('id="frontier_correct"') < page.index(table.title), "figures first"
+
+
+def test_of_few_paradigms_every_pair_is_shown(tmp_path):
+    frames = load(write_tasks(tmp_path / "s", askers=(AR, SSM_TASK, DIFFUSION), tasks=(STAR,), seeds=(0,)))
+    assert equal_quality.shown(frames) == equal_quality.pairs(frames) and len(equal_quality.pairs(frames)) == 3
+    assert "equal_quality.csv" not in equal_quality.note(frames)
 
 
 @pytest.mark.parametrize("changed", [{"correct": None}, {"e2e_s": None}, {"correct": "NaN"}])
