@@ -152,6 +152,15 @@ def test_what_is_drawn_is_right_and_fits(name):
 
 
 @of_every_task
+def test_the_lengths_that_are_told_are_reached(name):
+    """At default sizes: rows are as long as they must be, and no longer."""
+    task = KINDS[name]()
+    instances = [*task.heldout, *drawn(name)]
+    assert max(len(instance.prompt) for instance in instances) == task.prompt_len
+    assert max(len(instance.answer) for instance in instances) == task.answer_len
+
+
+@of_every_task
 def test_draws_follow_from_the_generator_alone(name):
     task, again = small(name), KINDS[name](num_heldout=5)
     assert [task.draw(random.Random(seed)) for seed in range(5)] == [
