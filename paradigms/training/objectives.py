@@ -38,10 +38,10 @@ class MaskedObjective:
     Attributes:
         kind: "mdlm" (2406.07524, log-linear schedule) masks with probability (1 - 0.001) t, "llada" (2502.09992; BD3-LM
             does the same) with probability t; the weight is 1/t in both. With times from 0.001 to 1 they miss the bound
-            by some -0.1 % and by less than 0.01 %. "any_order" (2110.02037) masks a number l
-            of the L scored tokens, l / L a time rounded up: with times from 0 the bound itself, no row without a mask,
-            and no weight above L. Of few tokens, such as answers, the others now and then draw a huge weight, and steps
-            are as noisy as that.
+            by some -0.1 % and by less than 0.01 %. "any_order" (2110.02037) masks a number l of the L scored tokens,
+            where l / L is a time rounded up: with times from 0 the bound itself, no row without a mask, and no weight
+            above L. Of few tokens, such as answers, the others now and then draw a huge weight, and steps are as noisy
+            as that.
         low, high: times are uniform between them. Short blocks learn with less variance where both ends are cut off
             (clipped schedules, 2503.09573, section 5.2: 0.45 to 0.95 for blocks of 4, 0.3 to 0.8 for 16); the loss is
             then no estimate of the bound any more. A block of one token needs low = high = 1: it is an autoregressive
