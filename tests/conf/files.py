@@ -30,11 +30,8 @@ OF_CANVASES += [name for name in OF_OTHERS if name.endswith("/diffusion_gemma")]
 OF_OTHERS = [name for name in OF_OTHERS if name not in OF_CANVASES]
 OF_A_CELL = [name for name in FILES if not name.startswith(OF_THE_SWEEP) and name not in (*OF_OTHERS, *OF_CANVASES)]
 ALIKE = (  # differ from others in values: among the slow tests
-    *("tasks_gpu", "gpu_side_by_side", "peer_compiled", "recall", "batch", "context", "same", "temperatures", "peer"),
-    *(
-        f"diffusion_{name}"
-        for name in ("batch", "blocks", "caches", "infilling", "samplers", "speed", "steps", "threshold")
-    ),
+    *("tasks_gpu", "gpu_side_by_side", "peer_compiled", "recall", "batch", "context", "same", "temperatures"),
+    *(f"diffusion_{name}" for name in ("batch", "blocks", "caches", "infilling", "steps", "threshold")),
 )
 EXPERIMENTS = [name.partition("/")[2] for name in FILES if name.startswith("experiment/")]
 RANDOM = ("train=random", "measure=latency", "workload=random_prompts")

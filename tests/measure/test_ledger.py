@@ -84,12 +84,7 @@ def test_of_a_denoiser():
     }
 
 
-ALIKE = [name for name in sorted(tiny.DECODERS) if name not in ("ar", "ssm", "diffusion")]  # other settings of these
-
-
-@pytest.mark.parametrize(
-    "paradigm", ["ar", "ssm", "diffusion", *(pytest.param(name, marks=pytest.mark.slow) for name in ALIKE)]
-)
+@pytest.mark.parametrize("paradigm", sorted(tiny.DECODERS))
 def test_the_formula_says_what_was_observed(paradigm):
     observed, planned = unit(paradigm), unit(paradigm, measure={"memory": False})
     assert (observed["ledger"], planned["ledger"]) == ("observed", "formula")
