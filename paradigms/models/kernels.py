@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from paradigms.models import selective_scan as scans
 from paradigms.models import ssd
@@ -133,12 +134,19 @@ def causal_conv(seen_BTC: Tensor, weight_CK: Tensor, bias_C: Tensor | None) -> T
     K shifted multiply-adds: on a CPU several times faster than a grouped convolution of so short a kernel.
     """
     K = weight_CK.shape[1]
-    T = seen_BTC.shape[1] - K + 1
     if fused := _causal_conv1d(seen_BTC, K):
         return fused.conv(seen_BTC.transpose(1, 2), weight_CK, bias_C).transpose(1, 2)[:, K - 1 :]
     if seen_BTC.device.type == "cuda":
         y_BCT = F.conv1d(seen_BTC.transpose(1, 2), weight_CK[:, None], bias_C, groups=weight_CK.shape[0])
         return y_BCT.transpose(1, 2)
+    if _has_gradient(seen_BTC) and not torch.compiler.is_compiling():
+        return _ShiftedSums.apply(seen_BTC, weight_CK, bias_C)
+    return _shifted_sums(seen_BTC, weight_CK, bias_C)
+
+
+def _shifted_sums(seen_BTC: Tensor, weight_CK: Tensor, bias_C: Tensor | None) -> Tensor:
+    K = weight_CK.shape[1]
+    T = seen_BTC.shape[1] - K + 1
     if bias_C is None:
         y_BTC = seen_BTC[:, :T] * weight_CK[:, 0]
     else:
@@ -146,6 +154,27 @@ def causal_conv(seen_BTC: Tensor, weight_CK: Tensor, bias_C: Tensor | None) -> T
     for k in range(1, K):
         y_BTC = torch.addcmul(y_BTC, seen_BTC[:, k : k + T], weight_CK[:, k])
     return y_BTC
+
+
+class _ShiftedSums(torch.autograd.Function):
+    """`_shifted_sums`, its gradient summed in place: autograd's would pad a copy for each of the K shifts."""
+
+    @staticmethod
+    def forward(ctx: Any, seen_BTC: Tensor, weight_CK: Tensor, bias_C: Tensor | None) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(seen_BTC, weight_CK, bias_C)
+        return _shifted_sums(seen_BTC, weight_CK, bias_C)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BTC: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:  # type: ignore[override]
+        seen_BTC, weight_CK, bias_C = ctx.saved_tensors
+        K, T = weight_CK.shape[1], grad_BTC.shape[1]
+        grad_seen_BTC, grad_weight_CK = torch.zeros_like(seen_BTC, dtype=grad_BTC.dtype), torch.empty_like(weight_CK)
+        for k in range(K):
+            grad_seen_BTC[:, k : k + T].addcmul_(grad_BTC, weight_CK[:, k])
+            grad_weight_CK[:, k] = (grad_BTC * seen_BTC[:, k : k + T]).sum((0, 1))
+        grad_bias_C = None if bias_C is None else grad_BTC.sum((0, 1)).to(bias_C.dtype)
+        return grad_seen_BTC.to(seen_BTC.dtype), grad_weight_CK, grad_bias_C
 
 
 def conv_constants(weight_CK: Tensor, bias_C: Tensor | None) -> tuple[Tensor, Tensor | None]:

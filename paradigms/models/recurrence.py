@@ -38,9 +38,9 @@ def convolved(
     write: bool,
 ) -> Tensor:
     """silu of the convolution over new tokens behind the past (None is zeros); `write` moves the past on in place."""
-    B, T, C = x_BTC.shape
+    T = x_BTC.shape[1]
     W = weight_CK.shape[1] - 1
-    seen_BSC = torch.cat((x_BTC.new_zeros(B, W, C) if past_BWC is None else past_BWC, x_BTC), 1)
+    seen_BSC = F.pad(x_BTC, (0, 0, W, 0)) if past_BWC is None else torch.cat((past_BWC, x_BTC), 1)
     if pads_B is not None:
         seen_BSC = kernels.close_gap(seen_BSC, pads_B, W)
     if past_BWC is not None and write:

@@ -326,6 +326,25 @@ def test_chunked_duality_is_the_recurrence(length, chunk_len, groups, from_state
     assert_close(state, state_reference)
 
 
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("length", [1, 5])
+def test_the_convolution_and_its_gradient(length, has_bias):
+    """Against torch's grouped convolution and finite differences."""
+    generator = torch.Generator().manual_seed(length)
+    shapes = ((2, length + 3, 6), (6, 4), (6,))
+    seen, weight, bias = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    values = [value.requires_grad_() for value in (seen, weight, bias)][: 2 + has_bias]
+    found = kernels.causal_conv(seen, weight, bias if has_bias else None)
+    reference = torch.nn.functional.conv1d(seen.mT, weight[:, None], bias if has_bias else None, groups=6).mT
+    assert_close(found, reference)
+    gradients, references = (torch.autograd.grad(y.square().sum(), values) for y in (found, reference))
+    for ours, theirs in zip(gradients, references, strict=True):
+        assert_close(ours, theirs)
+    assert torch.autograd.gradcheck(
+        lambda *inputs: kernels.causal_conv(*inputs, *(() if has_bias else (None,))), values
+    )
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(
     ("rows", "inputs", "outputs"), [(1, 640, 256), (1, 256, 256), (1, 256, 640), (1, 96, 32), (3, 640, 256)]
