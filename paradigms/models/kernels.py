@@ -213,12 +213,13 @@ def ssd_chunked(
     C_BTGN: Tensor,
     state_BHPN: Tensor | None,
     chunk_len: int,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """See `ssd.ssd_chunked`."""
     if fused := _mamba_ssm(x_BTHP):
-        return fused.ssd_chunked(
+        y_BTHP, last_BHPN = fused.ssd_chunked(
             x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, chunk_len, initial_states=state_BHPN, return_final_states=True
         )
+        return y_BTHP, None if state_BHPN is None else last_BHPN
     return ssd.ssd_chunked(x_BTHP, dt_BTH, A_H, B_BTGN, C_BTGN, state_BHPN, chunk_len)
 
 

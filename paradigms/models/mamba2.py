@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -108,10 +108,10 @@ class Mamba2Config(LayerConfig):
     def hidden_flops(self, run: ForwardPass) -> int:
         return 0 if run.is_step else run.rows * operations.chunked_hidden(**self._products(run))
 
-    def _products(self, run: ForwardPass) -> dict[str, int]:
+    def _products(self, run: ForwardPass) -> dict[str, Any]:
         inner, shared = self.inner(run.d_model), self.num_groups * self.d_state
         sizes = {"shared": shared, "inner": inner, "states": self.d_state}
-        return {"tokens": run.tokens, "chunk_len": self.chunk_len, **sizes}
+        return {"tokens": run.tokens, "chunk_len": self.chunk_len, "has_state": run.has_state, **sizes}
 
     def other_flops(self, run: ForwardPass) -> int:
         """dt, convolution, recurrence in chunks or one step of it, D x, gate and norm; biases."""
@@ -125,7 +125,7 @@ class Mamba2Config(LayerConfig):
         if run.is_step:
             scan = heads + 3 * inner * states
         else:
-            sizes = {"heads": heads, "inner": inner, "states": states}
+            sizes = {"heads": heads, "inner": inner, "states": states, "has_state": run.has_state}
             scan = operations.chunked_scan(tokens=run.tokens, chunk_len=self.chunk_len, **sizes)
         return run.positions * token + run.rows * scan
 
@@ -135,9 +135,10 @@ class Mamba2Config(LayerConfig):
         projected, wide = inner + conv + heads, max(run.itemsize, 4)
         if run.is_step:
             return run.rows * run.itemsize * max(projected + (2 * self.d_conv + 2) * conv, projected + 4 * inner)
-        scan = operations.chunked_numbers(**self._products(run), heads=heads, has_state=run.has_state)
+        scan = operations.chunked_numbers(**self._products(run), heads=heads)
         scanned = run.positions * (projected + conv) * run.itemsize + run.rows * scan * wide
-        return max(scanned, run.positions * (projected + 3 * conv) * run.itemsize)
+        convolved = run.positions * (projected + 3 * conv) + run.rows * (self.d_conv - 1) * conv
+        return max(scanned, convolved * run.itemsize)
 
     def state_bytes(self, d_model: int, *, length: int, itemsize: int) -> int:
         """The last d_conv - 1 inputs of the convolution and heads x head_dim x d_state numbers whatever the length, the
@@ -213,6 +214,8 @@ class Mamba2(nn.Module):
 
     def forward(self, x_RE: Tensor, span: Span, state: Mamba2State | None) -> Tensor:
         B, c = span.batch_size, self.config
+        if span.start == 0 and not span.write:
+            state = None  # a look from the beginning: nothing comes from a state, nothing goes there
         projected = x_RE @ self.in_proj if self.in_bias is None else torch.addmm(self.in_bias, x_RE, self.in_proj)
         z_RI, xBC_RC, dt_RH = projected.split((self.d_inner, self.conv_dim, self.num_heads), -1)
         wide = torch.promote_types(x_RE.dtype, torch.float32)
@@ -277,6 +280,6 @@ class Mamba2(nn.Module):
             None if state is None else state.ssm_BHPN,
             c.chunk_len,
         )
-        if state is not None and write:
+        if state is not None and write and last_BHPN is not None:
             state.ssm_BHPN.copy_(last_BHPN)
         return (y_BTHP + self.D[:, None] * x_BTHP).reshape(B * T, self.d_inner).to(xBC_BTC.dtype)

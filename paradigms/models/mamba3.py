@@ -24,7 +24,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -115,10 +115,10 @@ class Mamba3Config(LayerConfig):
     def hidden_flops(self, run: ForwardPass) -> int:
         return 0 if run.is_step else run.rows * operations.chunked_hidden(**self._products(run))
 
-    def _products(self, run: ForwardPass) -> dict[str, int]:
+    def _products(self, run: ForwardPass) -> dict[str, Any]:
         inner, shared = self.inner(run.d_model), self.num_heads(run.d_model) * self.d_state
         sizes = {"shared": shared, "inner": inner, "states": self.d_state}
-        return {"tokens": run.tokens, "chunk_len": self.chunk_len, **sizes}
+        return {"tokens": run.tokens, "chunk_len": self.chunk_len, "has_state": run.has_state, **sizes}
 
     def other_flops(self, run: ForwardPass) -> int:
         """dt, decay and the weights of two tokens; angles; norms, biases and turns of B and C; the recurrence in chunks
@@ -138,7 +138,7 @@ class Mamba3Config(LayerConfig):
         if run.is_step:
             return run.rows * (token + whole + first + heads + inner + 3 * inner * states)
         token += heads + inner + heads * 2 * states + 2 * inner  # weight of x; what a token does not see of itself
-        sizes = {"heads": heads, "inner": inner, "states": states}
+        sizes = {"heads": heads, "inner": inner, "states": states, "has_state": run.has_state}
         scan = operations.chunked_scan(tokens=run.tokens, chunk_len=self.chunk_len, **sizes)
         return run.positions * token + run.rows * (whole + first + scan)
 
@@ -149,7 +149,7 @@ class Mamba3Config(LayerConfig):
         turned = heads * (2 * self.d_state + 3 * self.num_angles + 3)
         if run.is_step:
             return run.rows * (projected * run.itemsize + (turned + 3 * inner + heads * self.d_state) * wide)
-        scan = operations.chunked_numbers(**self._products(run), heads=heads, has_state=run.has_state)
+        scan = operations.chunked_numbers(**self._products(run), heads=heads)
         scan += run.has_state * inner * self.d_state  # with the rest of the last token in it
         return run.positions * (projected * run.itemsize + turned * wide) + run.rows * scan * wide
 
@@ -215,6 +215,8 @@ class Mamba3(nn.Module):
         return one_token_step(self, state)
 
     def forward(self, x_RE: Tensor, span: Span, state: Mamba3State | None) -> Tensor:
+        if span.start == 0 and not span.write:
+            state = None  # a look from the beginning: nothing comes from a state, nothing goes there
         z_RI, rest_RX = (x_RE @ self.in_proj).split((self.d_inner, sum(self.columns)), -1)
         rest_BTX = rest_RX.view(span.batch_size, -1, rest_RX.shape[-1])
         if state is not None and span.write:
@@ -281,7 +283,7 @@ class Mamba3(nn.Module):
             x_BTHP * (now_BTH + rest_BTH)[..., None], decay_BTH, key_BTHN, query_BTHN, start_BHPN, self.config.chunk_len
         )
         own_BTH = (query_BTHN * key_BTHN).sum(-1) * rest_BTH  # which y of the token itself does not see
-        if state is not None and write:
+        if state is not None and write and last_BHPN is not None:
             state.ssm_BHPN.copy_(last_BHPN)
         return torch.addcmul(y_BTHP, own_BTH[..., None], x_BTHP, value=-1)
 

@@ -58,51 +58,60 @@ def stored(width: int, run: ForwardPass, slots: int) -> int:
     return run.positions * (1 + 2 * width) + slots * width
 
 
-def chunked_scan(*, tokens: int, chunk_len: int, heads: int, inner: int, states: int) -> int:
+def chunked_scan(*, tokens: int, chunk_len: int, heads: int, inner: int, states: int, has_state: bool) -> int:
     """State-space duality in chunks (`ssd.ssd_scan`) of one row, beside its matrix products: within a chunk the sum of
     the decays, their differences, exponentials and the product with C B^T; to the end of a chunk a difference, its
     exponential and the product with u; the state decayed and added to; the answer of a chunk's start decayed and added.
     """
     length, chunks = chunks_of(tokens, chunk_len)
+    passed = chunks - (not has_state)
     within = heads * (length - 1 + 3 * length * length)
     to_end = heads * 2 * length + length * inner
-    passed_on = heads + 2 * inner * states
+    added_to = passed if has_state else max(passed - 1, 0)  # nothing stands before the first
+    passed_on = passed * heads + added_to * 2 * inner * states
     carried = heads * length + 2 * length * inner
-    return chunks * (within + to_end + passed_on + carried)
+    return chunks * within + passed * (to_end + carried) + passed_on
 
 
-def chunked_products(*, tokens: int, chunk_len: int, shared: int, inner: int, states: int) -> int:
+def chunked_products(*, tokens: int, chunk_len: int, shared: int, inner: int, states: int, has_state: bool) -> int:
     """Operations of its four matrix products: C B^T, which `shared` / `states` groups or heads make; that with u; into
-    the state; out of it.
+    the state; out of it. Without a state, nothing comes into the first chunk and nothing leaves the last.
     """
     length, chunks = chunks_of(tokens, chunk_len)
-    return 2 * chunks * length * (length * (shared + inner) + 2 * inner * states)
+    passed = chunks - (not has_state)
+    return 2 * length * (chunks * length * (shared + inner) + passed * 2 * inner * states)
 
 
-def chunked_hidden(*, tokens: int, chunk_len: int, shared: int, inner: int, states: int) -> int:
+def chunked_hidden(*, tokens: int, chunk_len: int, shared: int, inner: int, states: int, has_state: bool) -> int:
     """Those of them whose results are thrown away: what comes later in a chunk, and padding of the last one."""
     length, chunks = chunks_of(tokens, chunk_len)
     full, rest = divmod(tokens, length)
     seen = full * (length * (length + 1) // 2) + rest * (rest + 1) // 2
     padding = chunks * length - tokens
-    return 2 * (chunks * length * length - seen) * (shared + inner) + 4 * padding * inner * states
+    products_of_padding = 1 + has_state  # out of the state, and into it
+    return 2 * (chunks * length * length - seen) * (shared + inner) + 2 * products_of_padding * padding * inner * states
 
 
 def chunked_numbers(
     *, tokens: int, chunk_len: int, heads: int, shared: int, inner: int, states: int, has_state: bool
 ) -> int:
     """Numbers that live at its widest moment, for one row: while the weights within chunks are made, while the answers
-    of the chunks' starts are, or while these are added.
+    of the chunks' starts are, or while these are added; of a single chunk without a state, while its own are laid out.
     """
     length, chunks = chunks_of(tokens, chunk_len)
+    passed = chunks - (not has_state)
     padded = chunks * length
     state = inner * states
     padding = padded * (2 * shared + heads) if padded > tokens else 0
-    weights = 3 * heads * length + shared // states * length
-    starts = (2 * chunks + (not has_state)) * state  # what each chunk adds, and starts from
-    answers = padded * (2 * heads * length + 2 * inner + heads * states + 2 * heads) + starts + chunks * state
-    added = padded * (2 * heads * length + 4 * inner + 3 * heads) + starts
-    return padding + padded * (inner + 2 * heads) + max(padded * weights, answers, added)
+    weights = padded * (3 * heads * length + shared // states * length)
+    within = padded * 2 * heads * length
+    if not passed:
+        return padded * (inner + 2 * heads) + max(weights, within + 2 * padded * inner)
+    moved = passed * length  # tokens that a state goes to
+    starts = (2 * passed - (not has_state)) * state  # what each chunk adds, and starts from
+    answers = within + padded * inner + moved * (inner + heads * states + 2 * heads) + starts + passed * state
+    added = within + 2 * padded * inner + moved * (inner + 3 * heads) + starts
+    return padding + padded * (inner + 2 * heads) + max(weights, answers, added)
 
 
 def chunks_of(tokens: int, chunk_len: int) -> tuple[int, int]:

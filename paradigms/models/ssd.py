@@ -63,16 +63,18 @@ def ssd_chunked(
     C_BTGN: Tensor,
     state_BHPN: Tensor | None,
     chunk_len: int,
-) -> tuple[Tensor, Tensor]:
-    """The same by chunks of `chunk_len` tokens. Returns y_BTHP and the state after the last token."""
+) -> tuple[Tensor, Tensor | None]:
+    """The same by chunks of `chunk_len` tokens. Returns y_BTHP and the state after the last token; None starts from
+    zeros, and is all the state that comes back.
+    """
     return ssd_scan(x_BTHP * dt_BTH[..., None], dt_BTH * A_H, B_BTGN, C_BTGN, state_BHPN, chunk_len)
 
 
 def ssd_scan(
     u_BTHP: Tensor, decay_BTH: Tensor, B_BTGN: Tensor, C_BTGN: Tensor, state_BHPN: Tensor | None, chunk_len: int
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """h_t = exp(decay_t) h_{t-1} + u_t B_t^T, y_t = h_t C_t, by chunks of `chunk_len` tokens. Returns y_BTHP and the
-    state after the last token.
+    state after the last token; None starts from zeros, and is all the state that comes back.
     """
     B, T, H, P = u_BTHP.shape
     G, N = B_BTGN.shape[2:]
@@ -93,17 +95,21 @@ def ssd_scan(
     gap = a_BZGRL[..., :, None] - a_BZGRL[..., None, :]
     later = torch.ones(L, L, dtype=torch.bool, device=u_BTHP.device).triu(1)
     weights = (C_BZGLN @ B_BZGLN.transpose(-1, -2))[:, :, :, None] * gap.masked_fill(later, float("-inf")).exp()
-    y = weights @ u_BZGRLP
+    y = (weights @ u_BZGRLP).to(u_BTHP.dtype)  # autocast's products are narrow
 
     # Across chunks: what each adds to the state, the state that each starts from, and what that start contributes.
-    to_end = (a_BZGRL[..., -1:] - a_BZGRL).exp()[..., None]
-    added = (u_BZGRLP * to_end).transpose(-1, -2) @ B_BZGLN[:, :, :, None]  # B Z G R P N
-    whole = a_BZGRL[..., -1].exp()[..., None, None]
-    state = u_BTHP.new_zeros(B, G, R, P, N) if state_BHPN is None else state_BHPN.view(B, G, R, P, N).to(added.dtype)
-    starts = []
-    for chunk_added, chunk_decay in zip(added.unbind(1), whole.unbind(1), strict=True):
-        starts.append(state)
-        state = chunk_decay * state + chunk_added
-    carried = C_BZGLN[:, :, :, None] @ torch.stack(starts, 1).transpose(-1, -2)
-    y = y + carried * a_BZGRL.exp()[..., None]
-    return y.permute(0, 1, 4, 2, 3, 5).reshape(B, T + pad, H, P)[:, :T], state.view(B, H, P, N)
+    # Fresh rows start from nothing, and nobody asks where they end.
+    passed = Z if state_BHPN is not None else Z - 1
+    if passed:
+        state = None if state_BHPN is None else state_BHPN.view(B, G, R, P, N).to(y.dtype)
+        starts = [] if state is None else [state]
+        to_end = (a_BZGRL[:, :passed, ..., -1:] - a_BZGRL[:, :passed]).exp()[..., None]
+        added = (u_BZGRLP[:, :passed] * to_end).transpose(-1, -2) @ B_BZGLN[:, :passed, :, None]  # B Z G R P N
+        whole = a_BZGRL[:, :passed, ..., -1].exp()[..., None, None]
+        for chunk_added, chunk_decay in zip(added.unbind(1), whole.unbind(1), strict=True):
+            state = chunk_added if state is None else chunk_decay * state + chunk_added
+            starts.append(state)
+        carried = C_BZGLN[:, -passed:, :, None] @ torch.stack(starts[:passed], 1).transpose(-1, -2)
+        y[:, -passed:] += carried * a_BZGRL[:, -passed:].exp()[..., None]
+        state_BHPN = None if state_BHPN is None else starts[-1].view(B, H, P, N)
+    return y.permute(0, 1, 4, 2, 3, 5).reshape(B, T + pad, H, P)[:, :T], state_BHPN

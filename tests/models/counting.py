@@ -143,9 +143,9 @@ def attended(
 
 
 def chunked(
-    u: list[list[Row]], decay: list[Row], B: list[list[Row]], C: list[list[Row]], state: list[list[Row]], length: int
+    u: list[list[Row]], decay: list[Row], B: list[list[Row]], C: list[list[Row]], length: int
 ) -> list[list[Row]]:
-    """State-space duality: u [T][H][P], decay [T][H], B and C [T][G][N], state [H][P][N]; y [T][H][P]."""
+    """State-space duality from nothing: u [T][H][P], decay [T][H], B and C [T][G][N]; y [T][H][P]."""
     T, H, P = len(u), len(u[0]), len(u[0][0])
     G, N = len(B[0]), len(B[0][0])
     length = min(length, T)
@@ -154,6 +154,7 @@ def chunked(
     decay = decay + [zeros(H) for _ in range(nothing)]
     B, C = (value + [[zeros(N) for _ in range(G)] for _ in range(nothing)] for value in (B, C))
     y: list[list[Row]] = [[[] for _ in range(H)] for _ in u]
+    state: list[list[Row] | None] = [None] * H
     for start in range(0, len(u), length):
         chunk = range(start, start + length)
         for h in range(H):
@@ -161,20 +162,30 @@ def chunked(
             since = [decay[start][h]]
             for t in chunk[1:]:
                 since.append(since[-1] + decay[t][h])
-            answers = [[dot(C[t][g], line) for line in state[h]] for t in chunk]
+            before = state[h]
+            answers = None if before is None else [[dot(C[t][g], line) for line in before] for t in chunk]
             for i, t in enumerate(chunk):
                 gaps = [since[i] - since[j] for j in range(length)]
                 weights = [
                     dot(C[t][g], B[s][g]) * exp(gap if j <= i else Number(-math.inf))
                     for j, (s, gap) in enumerate(zip(chunk, gaps, strict=True))
                 ]
-                within = [dot(weights, [u[s][h][p] for s in chunk]) for p in range(P)]
-                carried = exp(since[i])
-                y[t][h] = [w + answer * carried for w, answer in zip(within, answers[i], strict=True)]
+                y[t][h] = [dot(weights, [u[s][h][p] for s in chunk]) for p in range(P)]
+                if answers is not None:
+                    carried = exp(since[i])
+                    y[t][h] = [w + answer * carried for w, answer in zip(y[t][h], answers[i], strict=True)]
+            if start + length == len(u):
+                continue  # nobody asks where it ends
             to_end = [exp(since[-1] - each) for each in since]
             weighted = [[value * end for value in u[t][h]] for t, end in zip(chunk, to_end, strict=True)]
             whole = exp(since[-1])
-            for p in range(P):
-                new = [dot([each[p] for each in weighted], [B[t][g][n] for t in chunk]) for n in range(N)]
-                state[h][p] = [whole * old + more for old, more in zip(state[h][p], new, strict=True)]
+            new = [
+                [dot([each[p] for each in weighted], [B[t][g][n] for t in chunk]) for n in range(N)] for p in range(P)
+            ]
+            if before is not None:
+                new = [
+                    [whole * old + more for old, more in zip(*lines, strict=True)]
+                    for lines in zip(before, new, strict=True)
+                ]
+            state[h] = new
     return y[:T]

@@ -87,7 +87,8 @@ def mamba2_chunked(from_state: bool, groups: int) -> None:
     y, state = kernels.ssd_chunked(x, dt, A, b, c, start, 16)
     y_reference, state_reference = ssd.ssd_chunked(x, dt, A, b, c, start, 16)
     check(y, y_reference, f"Mamba-2 chunks, {groups} groups, {'from a state' if from_state else 'from zero'}", 2e-3)
-    check(state, state_reference, "  state", 2e-3)
+    if from_state:
+        check(state, state_reference, "  state", 2e-3)
 
 
 def mamba2_gradients() -> None:

@@ -74,7 +74,8 @@ def test_pairs_below_a_diagonal(start, window):
 
 @pytest.mark.parametrize("tokens_", [1, 3, 8, 9, 16, 21])
 @pytest.mark.parametrize("chunk_len", [1, 4, 8, 32])
-def test_hidden_products_of_chunks(tokens_, chunk_len):
+@pytest.mark.parametrize("has_state", [False, True])
+def test_hidden_products_of_chunks(tokens_, chunk_len, has_state):
     """Entry by entry: of C B^T and its product with u those of later tokens or for none; of the state those of none."""
     shared, inner, states = 6, 8, 3
     length, chunks = operations.chunks_of(tokens_, chunk_len)
@@ -83,8 +84,10 @@ def test_hidden_products_of_chunks(tokens_, chunk_len):
         for i in range(length):
             is_token = chunk * length + i < tokens_
             hidden += sum(2 * (shared + inner) for j in range(length) if j > i or not is_token)
-            hidden += 0 if is_token else 4 * inner * states
+            read_out, taken_in = has_state or chunk > 0, has_state or chunk < chunks - 1
+            hidden += 0 if is_token else (read_out + taken_in) * 2 * inner * states
     sizes = {"tokens": tokens_, "chunk_len": chunk_len, "shared": shared, "inner": inner, "states": states}
+    sizes["has_state"] = has_state
     assert operations.chunked_hidden(**sizes) == hidden
     assert hidden <= operations.chunked_products(**sizes)
 

@@ -316,8 +316,7 @@ def mamba2(mixer: Any, c: Any, x: list[Row], config: Any) -> list[Row]:
     ]
     decay = [times(steps, A) for steps in dt]
     B, C = ([_by_heads(line, c.d_state) for line in lines] for lines in (Bs, Cs))
-    state = [[zeros(c.d_state) for _ in range(c.head_dim)] for _ in range(H)]
-    y = counting.chunked(u, decay, B, C, state, c.chunk_len)
+    y = counting.chunked(u, decay, B, C, c.chunk_len)
     said = []
     for t, token in enumerate(y):
         line = [
@@ -376,8 +375,7 @@ def mamba3(mixer: Any, c: Any, x: list[Row], config: Any) -> list[Row]:
         [[value * weight for value in head] for head, weight in zip(token, added(a, b), strict=True)]
         for token, a, b in zip(heads, now, rest, strict=True)
     ]
-    state = [[zeros(N) for _ in range(c.head_dim)] for _ in range(H)]
-    y = counting.chunked(u, decay, keys, queries, state, c.chunk_len)
+    y = counting.chunked(u, decay, keys, queries, c.chunk_len)
     said = []
     for t in range(len(x)):
         line = []
