@@ -99,7 +99,7 @@ def planted_errors(frames: Frames) -> Figure:
                     color = _mark(frames, found, row["series"]).color
                     panels[0].plot(row["correct"], y, marker="|", markersize=11, markeredgewidth=2, color=color)
         style.legend(fig, _handles(frames, found))
-        revised = "Revised: given up or changed, which a sampler may do without having seen an error"
+        revised = "Revised: not there at the end, which may come of giving up every plant and writing the place anew"
         style.caption(fig, frames, f"Strokes: accuracy without a plant. Bars: {BARS}", revised, medians=False)
     return fig
 

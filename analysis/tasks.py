@@ -105,8 +105,9 @@ def groups(frames: Frames) -> pd.DataFrame:
     order = {label: place for place, label in enumerate(labels(frames))}
     table = pd.DataFrame(found)
     table = table.assign(_place=table["label"].map(order), _series=table["series"].map(_numerically))
-    table = table.sort_values(["task", "planted", "_place", "_series"]).drop(columns=["_place", "_series"])
-    table = table.reset_index(drop=True)
+    table = table.assign(_plant=table["planted"].map(lambda count: (abs(count), count < 0)))  # the control comes last
+    own = ["_plant", "_place", "_series"]
+    table = table.sort_values(["task", *own]).drop(columns=own).reset_index(drop=True)
     return table.assign(verdict=pd.concat(list(_verdicts(frames, table))))
 
 
@@ -369,7 +370,7 @@ def plants_sentence(frames: Frames) -> str:
         against = "with no right symbol planted as a control, so that this says nothing of correcting"
         if len(same):
             against = f"and {_percent(same['revised'].iloc[0])} of right symbols planted alike"
-        text = f"{best['series']} takes back {_percent(best['revised'])} of the plants of {best['task']}, {against}"
+        text = f"{best['series']} replaces {_percent(best['revised'])} of the plants of {best['task']}, {against}"
     if len(behind):
         top, last = behind.loc[behind["behind"].idxmax()], behind.loc[behind["behind"].idxmin()]
         text += (

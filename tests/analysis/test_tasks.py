@@ -163,11 +163,12 @@ def test_plants_are_told_by_what_is_behind_and_what_is_revised(frames):
 def test_a_control_is_no_contest_and_is_said_beside_what_was_revised(tmp_path):
     folder = write_tasks(tmp_path / "s", askers=(AR, REMASKING), tasks=(STAR,), planted=(0, 1, -1))
     frames = load(folder)
+    assert tasks.groups(frames)["planted"].tolist() == [0, 0, 1, 1, -1, -1], "the control comes last"
     table = tasks.plants(frames).rows
     assert [line[1] for line in table] == ["star graph, first wrong"] * 2 + ["star graph, first right"] * 2
     assert not any("right" in line[0] for line in tasks.matrix(frames).rows)
     said = tasks.plants_sentence(frames)
-    assert f"{REMASKING.label} takes back 90 % of the plants of star graph, and 90 % of right symbols" in said
+    assert f"{REMASKING.label} replaces 90 % of the plants of star graph, and 90 % of right symbols" in said
     alone = tasks.plants_sentence(load(write_tasks(tmp_path / "t", askers=(AR, REMASKING), planted=(0, 1))))
     assert "this says nothing of correcting" in alone
 
