@@ -391,12 +391,8 @@ def test_the_page_has_the_section_and_the_file(frames, tmp_path):
 
     # of many paradigms pairs with the first, behind the figures; the file has all
     every, table = equal_quality.pairs(frames), equal_quality.table(frames)
-    assert (
-        len(every) == 12
-        and len(table.rows) == 6
-        and {tuple(row[2:4]) for row in table.rows}
-        == {(AR.label, other.label) for other in (SSM_TASK, DIFFUSION, REMASKING)}
-    )
+    assert (len(every), len(table.rows)) == (12, 6)
+    assert {tuple(row[2:4]) for row in table.rows} == {(AR.label, it.label) for it in (SSM_TASK, DIFFUSION, REMASKING)}
     assert page.index('id="frontier_correct"') < page.index(table.title)
     assert "equal_quality.csv" in equal_quality.note(frames)
     csv = pd.read_csv(paths["equal_quality.csv"])
