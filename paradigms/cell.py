@@ -12,12 +12,13 @@ from typing import Any
 from paradigms.data.symbols import Symbols
 from paradigms.data.tasks.task import Task
 from paradigms.decoding.native import Decoder
+from paradigms.heldout import WINDOW_LEN
 from paradigms.measure.environment import gpu_names, usable_cores
 from paradigms.models.config import ModelConfig
 from paradigms.models.execution import missing
 from paradigms.models.network import NetworkConfig
 from paradigms.paradigm import Request
-from paradigms.weights import HELDOUT_WINDOW, CorpusConfig, TokenizerConfig, Wanted, WeightSource
+from paradigms.weights import CorpusConfig, TokenizerConfig, Wanted, WeightSource
 from paradigms.workload import EXECUTIONS, Device, Measure, Workload
 
 
@@ -231,7 +232,7 @@ class Cell:
             return
         lengths = {"prompt and output": self.num_positions}
         if not getattr(self.corpus, "scores_answers", False):  # whose held-out rows are as long as those of training
-            lengths["a held-out window"] = HELDOUT_WINDOW + 1
+            lengths["a held-out window"] = WINDOW_LEN + 1
         for what, length in lengths.items():
             if length > trained_len:
                 raise ValueError(

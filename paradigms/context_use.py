@@ -14,10 +14,11 @@ from paradigms.bench import torch_device
 from paradigms.build import build
 from paradigms.cell import Cell
 from paradigms.cli import exit_code, planned_cells
+from paradigms.heldout import heldout_windows
 from paradigms.measure.environment import set_threads
 from paradigms.quality.by_position import PositionBits, by_position
 from paradigms.training.printed import Printed
-from paradigms.weights import heldout_windows, load_corpus
+from paradigms.weights import load_corpus
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -32,13 +32,14 @@ from paradigms.data.processes.process import Estimated, Process
 from paradigms.data.splits import Corpus
 from paradigms.data.stream import EvaluationWindows
 from paradigms.data.symbols import SymbolTokenizer
+from paradigms.heldout import NUM_MASKS
 from paradigms.measure.environment import set_threads
 from paradigms.plan import PlannedCell, cells_of
 from paradigms.quality.by_position import PositionBits, column_nats, in_buckets
 from paradigms.quality.oracle import Compared, Excess, Texts, TrueBits, compare, excess_of, source_nats, true_bits
 from paradigms.records import read_table, write_whole
 from paradigms.training.printed import Printed
-from paradigms.weights import HELDOUT_MASKS, Weights, load_corpus
+from paradigms.weights import Weights, load_corpus
 
 PROCESSES: tuple[type[Process], ...] = (Markov, HiddenMarkov, Agreement)
 LEVEL = 0.95
@@ -178,7 +179,7 @@ def _of_model(
     weights = _weights(run, planned)
     if weights is None:
         return recorded_excess(run, process, windows), False, [], of_source
-    nats_NT, is_bound = column_nats(weights.model, windows, mask_id=tokenizer.mask_id, num_masks=HELDOUT_MASKS)
+    nats_NT, is_bound = column_nats(weights.model, windows, mask_id=tokenizer.mask_id, num_masks=NUM_MASKS)
     positions = in_buckets(nats_NT, windows, tokenizer.token_bytes, is_bound=is_bound)
     return excess_of(process, nats_NT, windows, is_bound=is_bound), True, positions, of_source
 

@@ -14,11 +14,12 @@ from paradigms.data.splits import Corpus
 from paradigms.data.symbols import SymbolTokenizer
 from paradigms.data.tasks.task import Instance, Task
 from paradigms.data.tokenizers import Tokenizer
+from paradigms.heldout import NUM_MASKS, heldout_likelihood, heldout_window_len
 from paradigms.measure.imported_code import imported_code_hash
 from paradigms.paradigm import Request
 from paradigms.quality.ngram import ByteNgram
 from paradigms.quality.samples import sample_statistics
-from paradigms.weights import HELDOUT_MASKS, Weights, heldout_likelihood, heldout_window
+from paradigms.weights import Weights
 
 LIKELIHOOD_CODE = (
     "paradigms.quality.likelihood",
@@ -38,8 +39,8 @@ def heldout_columns(weights: Weights, corpus: Corpus) -> dict[str, Any]:
         "checkpoint": weights.checkpoint,
         "corpus": corpus.sha256,
         "tokenizer": weights.tokenizer.sha256,
-        "window": heldout_window(weights, corpus),
-        "masks": HELDOUT_MASKS,
+        "window": heldout_window_len(weights, corpus),
+        "masks": NUM_MASKS,
         "dtype": str(weights.model.dtype),
         "code": imported_code_hash(*LIKELIHOOD_CODE),
     }
@@ -48,7 +49,7 @@ def heldout_columns(weights: Weights, corpus: Corpus) -> dict[str, Any]:
         "bits_per_byte_is_bound": found["is_bound"],
         "heldout_tokens": found["num_tokens"],
         "heldout_bytes": found["num_bytes"],
-        "heldout_window": heldout_window(weights, corpus),
+        "heldout_window": heldout_window_len(weights, corpus),
     }
 
 

@@ -19,10 +19,11 @@ from paradigms import zoo
 from paradigms.build import build
 from paradigms.cell import Cell
 from paradigms.cli import BAD_INPUT, INTERRUPTED, compose, explain
+from paradigms.heldout import WINDOW_LEN, heldout_likelihood
 from paradigms.measure.environment import set_threads, usable_cores
 from paradigms.training.checkpoint import to_bfloat16
 from paradigms.training.printed import Printed
-from paradigms.weights import CHECKPOINTS, HELDOUT_WINDOW, heldout_likelihood, load_corpus
+from paradigms.weights import CHECKPOINTS, load_corpus
 
 FROM_DENOISER = "train=from_denoiser"
 
@@ -99,7 +100,7 @@ def train_one(name: str, overrides: Sequence[str], *, publish: bool) -> None:
         weights.model.load_state_dict(to_bfloat16(weights.model.state_dict()))
     heldout = heldout_likelihood(weights, load_corpus(cell.corpus))
     if publish:
-        folder = zoo.publish(folder, name, {"heldout": {**dataclasses.asdict(heldout), "window": HELDOUT_WINDOW}})
+        folder = zoo.publish(folder, name, {"heldout": {**dataclasses.asdict(heldout), "window": WINDOW_LEN}})
     bound = "at most " if heldout.is_bound else ""
     print(f"{name}: {bound}{heldout.bits_per_byte:.3f} bits per byte on held-out text; {folder}", flush=True)
 

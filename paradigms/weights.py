@@ -23,7 +23,7 @@ import torch
 from paradigms import zoo
 from paradigms.data.pairs import PairRows
 from paradigms.data.splits import Corpus
-from paradigms.data.stream import EvaluationWindows, Rows, evaluation_windows, token_stream
+from paradigms.data.stream import Rows, token_stream
 from paradigms.data.symbols import SymbolTokenizer
 from paradigms.data.tasks.rows import TaskRows
 from paradigms.data.tokenizers import Tokenizer
@@ -33,10 +33,9 @@ from paradigms.models import checkpoint_files, pretrained
 from paradigms.models.config import ModelConfig
 from paradigms.models.network import NetworkConfig
 from paradigms.models.transformers_model import TransformersConfig
-from paradigms.quality.likelihood import Likelihood
 from paradigms.records import content_hash
 from paradigms.training import checkpoint
-from paradigms.training.loop import Diverged, Report, Text, train, validate
+from paradigms.training.loop import Diverged, Report, Text, train
 from paradigms.training.recipe import Recipe
 from paradigms.training.start import Start
 
@@ -46,8 +45,6 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 CHECKPOINTS = Path("runs/checkpoints")
-HELDOUT_WINDOW = 512
-HELDOUT_MASKS = 16
 DIVERGED = "diverged.txt"
 TRAINING_CODE = ("paradigms.training.loop", "paradigms.training.checkpoint", "paradigms.data.tasks.rows")
 
@@ -325,7 +322,7 @@ class TrainedHere(Recipe):
     def _text(self, corpus: Corpus, tokenizer: Tokenizer, split: str) -> Text:
         if corpus.prompt_lens is None:
             return token_stream(corpus, tokenizer, split)
-        rows = _rows(corpus, tokenizer, split)
+        rows = answer_rows(corpus, tokenizer, split)
         if corpus.task is not None:  # whose rows have one length; of other pairs, short ones fill short rows
             rows.check(min(self.lengths), "the shortest of train.lengths")
         rows.check(self.longest, "the longest of train.lengths")
@@ -395,32 +392,7 @@ class TrainedHere(Recipe):
             rest.unlink()
 
 
-def heldout_likelihood(weights: Weights, corpus: Corpus, *, num_masks: int = HELDOUT_MASKS) -> Likelihood:
-    """Bits per byte of the whole held-out split: windows of 512 tokens behind begin-of-text, none overlapping; of pairs
-    the answers, each in a row of its own; see `heldout_window`.
-    """
-    return validate(weights.model, heldout_windows(weights, corpus), weights.tokenizer, num_masks=num_masks)
-
-
-def heldout_windows(weights: Weights, corpus: Corpus, *, count: int | None = None) -> EvaluationWindows:
-    """The windows of `heldout_likelihood`, or `count` of them, evenly spread."""
-    tokenizer, window = weights.tokenizer, heldout_window(weights, corpus)
-    if corpus.prompt_lens is not None:
-        rows = _rows(corpus, tokenizer, "heldout")
-        rows.check(1 + window, "as long as the longest that were trained on")
-        return rows.windows(1 + window, count=count)
-    stream = token_stream(corpus, tokenizer, "heldout")
-    windows = evaluation_windows(stream, window=window, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id)
-    return windows if count is None else windows.spread(count)
-
-
-def heldout_window(weights: Weights, corpus: Corpus) -> int:
-    """Tokens after begin-of-text of a held-out window: 512; of pairs, as many as the longest rows of training have."""
-    pairs_of_ours = corpus.prompt_lens is not None and weights.card
-    return weights.card["recipe"]["longest"] - 1 if pairs_of_ours else HELDOUT_WINDOW
-
-
-def _rows(corpus: Corpus, tokenizer: Tokenizer, split: str) -> Rows:
+def answer_rows(corpus: Corpus, tokenizer: Tokenizer, split: str) -> Rows:
     """A split of prompts with answers: drawn by its task, or what its files hold."""
     if corpus.task is None:
         return PairRows.of(corpus, tokenizer, split)

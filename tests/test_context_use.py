@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny
 
-from paradigms import context_use, weights
+from paradigms import context_use, heldout, weights
 from paradigms.data.processes.process import Estimated
 from paradigms.quality.by_position import PositionBits
 
@@ -20,7 +20,7 @@ def test_stretches_add_up_to_the_held_out_figure(name: str) -> None:
     cell = tiny.cell(name, trained=True)
     found = context_use.measure(cell, num_masks=3)
     loaded = cell.train.load(cell.wanted, report=lambda what, done, total: None)
-    whole = weights.heldout_likelihood(loaded, weights.load_corpus(cell.corpus), num_masks=3)
+    whole = heldout.heldout_likelihood(loaded, weights.load_corpus(cell.corpus), num_masks=3)
     nats = sum(part.bits_per_byte.value * part.num_bytes for part in found if part.num_bytes) * math.log(2)
     assert sum(part.num_bytes for part in found) == whole.num_bytes
     assert sum(part.num_tokens for part in found) == whole.num_tokens
@@ -32,10 +32,10 @@ def test_fewer_windows_are_spread_over_the_text() -> None:
     cell = tiny.cell("ar", trained=True)
     loaded = cell.train.load(cell.wanted, report=lambda what, done, total: None)
     corpus = weights.load_corpus(cell.corpus)
-    all_of_them = weights.heldout_windows(loaded, corpus).tokens_NT
-    some = weights.heldout_windows(loaded, corpus, count=2).tokens_NT
+    all_of_them = heldout.heldout_windows(loaded, corpus).tokens_NT
+    some = heldout.heldout_windows(loaded, corpus, count=2).tokens_NT
     assert np.array_equal(some, all_of_them[[0, -1]][: len(some)])
-    assert np.array_equal(weights.heldout_windows(loaded, corpus, count=10_000).tokens_NT, all_of_them)
+    assert np.array_equal(heldout.heldout_windows(loaded, corpus, count=10_000).tokens_NT, all_of_them)
 
 
 def test_the_table_has_a_row_a_stretch() -> None:

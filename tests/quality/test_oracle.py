@@ -23,6 +23,7 @@ from paradigms.data.processes.hidden_markov import HiddenMarkov
 from paradigms.data.processes.markov import Markov
 from paradigms.data.processes.process import Estimated
 from paradigms.data.symbols import SymbolTokenizer
+from paradigms.heldout import heldout_likelihood
 from paradigms.plan import Plan
 from paradigms.quality.oracle import (
     NO_LETTER,
@@ -37,7 +38,6 @@ from paradigms.quality.oracle import (
     true_bits,
 )
 from paradigms.records import RecordWriter, canonical_json
-from paradigms.weights import heldout_likelihood
 
 FEW = {"num_train_documents": 40, "num_validation_documents": 10, "num_heldout_documents": 60}
 PROCESSES = {

@@ -15,9 +15,10 @@ import torch
 from paradigms import weights
 from paradigms.data.pairs import LocalPairs, PairRows
 from paradigms.data.tokenizers import ByteTokenizer
+from paradigms.heldout import heldout_likelihood, heldout_window_len
 from paradigms.models.conditioning import ConditioningConfig
 from paradigms.training import loop
-from paradigms.weights import TrainedHere, Wanted, Weights, heldout_likelihood, heldout_window, load_corpus
+from paradigms.weights import TrainedHere, Wanted, Weights, load_corpus
 
 LENGTH = 16
 RECIPE: dict[str, Any] = {
@@ -76,7 +77,7 @@ def test_a_training_on_answers_is_resumed_exactly_and_scored_on_answers(
     corpus = load_corpus(pairs)
     rows = PairRows.of(corpus, straight.tokenizer, "train")
     assert straight.card["epochs"] == pytest.approx(12 * 8 / len(rows.ids))
-    assert heldout_window(straight, corpus) == LENGTH - 1
+    assert heldout_window_len(straight, corpus) == LENGTH - 1
     found = heldout_likelihood(straight, corpus, num_masks=4)
     answers = PairRows.of(corpus, straight.tokenizer, "heldout")
     assert found.num_tokens == sum(LENGTH - length for length in answers.prompt_lens)
