@@ -133,6 +133,11 @@ class Span:
     on_device: bool = False
     memo: dict[object, object] = field(default_factory=dict)  # what one layer worked out and others of its kind reuse
 
+    @property
+    def needs_no_state(self) -> bool:
+        """A look from the beginning: nothing comes from a recurrent layer's state, and nothing goes there."""
+        return self.start == 0 and not self.write
+
 
 def positive(owner: str, **values: float | None) -> None:
     """Raise ValueError for the first value below 1 (None is not given); `owner` is the dotted key of their config."""

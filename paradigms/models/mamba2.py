@@ -214,8 +214,7 @@ class Mamba2(nn.Module):
 
     def forward(self, x_RE: Tensor, span: Span, state: Mamba2State | None) -> Tensor:
         B, c = span.batch_size, self.config
-        if span.start == 0 and not span.write:
-            state = None  # a look from the beginning: nothing comes from a state, nothing goes there
+        state = None if span.needs_no_state else state
         projected = x_RE @ self.in_proj if self.in_bias is None else torch.addmm(self.in_bias, x_RE, self.in_proj)
         z_RI, xBC_RC, dt_RH = projected.split((self.d_inner, self.conv_dim, self.num_heads), -1)
         wide = torch.promote_types(x_RE.dtype, torch.float32)

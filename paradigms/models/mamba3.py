@@ -215,8 +215,7 @@ class Mamba3(nn.Module):
         return one_token_step(self, state)
 
     def forward(self, x_RE: Tensor, span: Span, state: Mamba3State | None) -> Tensor:
-        if span.start == 0 and not span.write:
-            state = None  # a look from the beginning: nothing comes from a state, nothing goes there
+        state = None if span.needs_no_state else state
         z_RI, rest_RX = (x_RE @ self.in_proj).split((self.d_inner, sum(self.columns)), -1)
         rest_BTX = rest_RX.view(span.batch_size, -1, rest_RX.shape[-1])
         if state is not None and span.write:
