@@ -236,3 +236,22 @@ class FakeAllocator(FakeParadigm):
                 forwards={"model": 1},
                 finished=dict.fromkeys(range(len(requests)), "length") if position == length - 1 else {},
             )
+
+
+class SpellingDecoder:
+    """One letter a token; holds the last one back until more comes or the end."""
+
+    def __init__(self):
+        self.held = ""
+
+    def feed(self, ids):
+        text = self.held + "".join(chr(0x4E00 + token_id) for token_id in ids)
+        self.held = text[-1]
+        return text[:-1]
+
+    def finish(self):
+        return self.held
+
+
+def spell(request, num_tokens):
+    return "".join(chr(0x4E00 + token(request, position)) for position in range(num_tokens))
