@@ -128,8 +128,8 @@ def _curves(cells: pd.DataFrame) -> pd.Series:
 
 
 def _with_scores(frames: Frames, rows: pd.DataFrame) -> pd.DataFrame:
-    """Joined with the table `scores`, a line a sample, where somebody wrote one."""
-    scores = _table(frames, "scores")
+    """Joined with the table `scores`, a line a sample, where somebody wrote one: those of `scoring`."""
+    scores = _by_one(frames, "scores")
     identity = ["key", "repeat", "row"]
     if not len(scores) or not set(identity) <= set(scores):
         return rows
@@ -138,6 +138,48 @@ def _with_scores(frames: Frames, rows: pd.DataFrame) -> pd.DataFrame:
     for name in (*identity[1:], *columns):
         scores[name] = pd.to_numeric(scores[name], errors="coerce")
     return rows.merge(scores.groupby(identity).last().reset_index(), on=identity, how="left")
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """One way of scoring later, of those whose scores lie in the folders.
+
+    Attributes:
+        identity: of scorer, code and options; None of records that do not say it.
+        scorer: its name; None where texts were scored without one.
+        others: the other ways, whose scores are not shown.
+    """
+
+    identity: str | None = None
+    scorer: str | None = None
+    others: int = 0
+
+
+@lru_cache(maxsize=8)
+def scoring(frames: Frames) -> Scoring:
+    """The one way of scoring that all figures here are of, since those of two scorers do not compare: that of the most
+    texts; of several such one with a scorer, and then the one that scored last.
+    """
+    scores = _table(frames, "scores")
+    if not {"scored_by", "scored_at", "scorer"} <= set(scores):
+        return Scoring()
+    texts = scores[scores["key"].isin(set(frames.ok["key"]))].drop_duplicates(["scored_by", "key", "repeat", "row"])
+    if not len(texts):
+        return Scoring()
+    ways = texts.groupby("scored_by").agg(
+        texts=("key", "size"), scorer=("scorer", "first"), scored_at=("scored_at", "max")
+    )
+    ways = ways.assign(has=ways["scorer"].notna()).sort_values(["texts", "has", "scored_at"])
+    last = ways.iloc[-1]
+    return Scoring(str(ways.index[-1]), str(last["scorer"]) if last["has"] else None, len(ways) - 1)
+
+
+def _by_one(frames: Frames, name: str) -> pd.DataFrame:
+    """A table of later scores, those of `scoring` alone, from the oldest to the latest."""
+    table, identity = _table(frames, name), scoring(frames).identity
+    if identity is None or "scored_by" not in table:
+        return table
+    return table[table["scored_by"] == identity].sort_values("scored_at", kind="stable")
 
 
 def _table(frames: Frames, name: str) -> pd.DataFrame:
@@ -170,14 +212,19 @@ def measures(frames: Frames) -> tuple[Measure, ...]:
 
 
 def _sets(frames: Frames) -> pd.DataFrame:
-    """Scores of whole cells, indexed by cell, of each column the last written; not those of the text held out."""
-    sets = _table(frames, "set_scores")
+    """Scores of whole cells, indexed by cell, of each the set of the most texts, the last of these; not those of the
+    text held out.
+    """
+    sets = _by_one(frames, "set_scores")
     if not {"cell_key", "machine_id"} <= set(sets):
         return pd.DataFrame()
     if "is_reference" in sets:
         sets = sets[sets["is_reference"].ne(True)]
+    if "samples" in sets:
+        sets = sets.sort_values("samples", kind="stable")
     cells = sets["machine_id"].astype(str) + "/" + sets["cell_key"].astype(str)
-    return sets.groupby(cells).last()
+    sets = sets.assign(cell=cells)
+    return sets.drop_duplicates("cell", keep="last").set_index("cell")
 
 
 @lru_cache(maxsize=32)
@@ -363,6 +410,11 @@ def note(frames: Frames) -> str:
             f"texts without a figure, as where nothing was written, are in no quality: up to {worst['unscored']:.2g} "
             f"of all ({worst['series']})"
         )
+    if (judge := scoring(frames)).scorer is not None:
+        parts.append(f"perplexity and bits per byte by an external scorer are those of {judge.scorer}")
+    if judge.others:
+        ways = f"{judge.others} other way{'s' * (judge.others > 1)}"
+        parts.append(f"the folder holds scores by {ways}, of fewer texts or older ones, which are not shown")
     parts.append("between points cost is interpolated in its logarithm")
     if any(measure.gamed for measure in measures(frames)):
         parts.append("what a judge likes may be dull: read it beside token entropy")

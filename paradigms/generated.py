@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from paradigms import zoo
 from paradigms.build import build
 from paradigms.cli import compose, explain
 from paradigms.data.splits import Corpus
-from paradigms.data.stream import evaluation_windows, token_stream
+from paradigms.data.stream import prompt_offsets, token_stream
 from paradigms.data.tokenizers import Tokenizer
 from paradigms.paradigm import Request
 from paradigms.plan import PlannedCell, cells_of
@@ -154,6 +155,7 @@ def _work(run: pd.Series) -> Workload:
         output_len=whole("output_len"),
         num_gaps=whole("num_gaps"),
         given_len=whole("given_len"),
+        seed=whole("seed"),
         stop=str(run.get("workload.stop")),
     )
 
@@ -210,8 +212,8 @@ def _tokenizer(config: Any, corpus: Corpus, run: pd.Series, asked_for: bool) -> 
 
 
 def references(cells: Sequence[Group]) -> Iterator[Group]:
-    """For cells of one work and text: windows of the held-out stream, none overlapping, of the same lengths; twice as
-    many as the largest cell has texts, if there are so many. Texts that end by themselves are cut as these would.
+    """For cells of one work and text: what really follows the prompts that they were asked, and as many more that are
+    drawn like these, if there are so many. Texts that end by themselves are cut where these end.
     """
     shapes: dict[tuple[str, Workload], list[Group]] = {}
     for cell in cells:
@@ -219,16 +221,7 @@ def references(cells: Sequence[Group]) -> Iterator[Group]:
     for (name, work), alike in shapes.items():
         material, most = alike[0].material, max(len(cell.generations) for cell in alike)
         key = f"reference-{content_hash([name, dataclasses.asdict(work), most])}"
-        tokenizer = material.tokenizer
-        windows = evaluation_windows(
-            token_stream(material.corpus, tokenizer, "heldout"),
-            window=work.total_len - 1,
-            bos_id=tokenizer.bos_id,
-            eos_id=tokenizer.eos_id,
-        )
-        whole_NT = windows.tokens_NT[windows.lengths_N == work.total_len]
-        chosen_NT = whole_NT[np.random.default_rng(0).permutation(len(whole_NT))[: 2 * most]]
-        generations = [_true_text(row.tolist(), work, tokenizer) for row in chosen_NT]
+        generations = list(islice(_true_texts(work, material, 4 * most), 2 * most))
         if not generations:
             continue
         yield Group(
@@ -242,6 +235,21 @@ def references(cells: Sequence[Group]) -> Iterator[Group]:
             at=[(key, 0, row) for row in range(len(generations))],
             is_reference=True,
         )
+
+
+def _true_texts(work: Workload, material: Material, num_places: int) -> Iterator[Generation]:
+    """Held-out text from the places that `requests.make_requests` takes its prompts from, in the same order; none from
+    those where it breaks off within a text.
+    """
+    tokenizer = material.tokenizer
+    stream = token_stream(material.corpus, tokenizer, "heldout")
+    asked_len = work.total_len if work.num_gaps else work.prompt_len
+    ids = {"bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
+    for offset in prompt_offsets(stream, prompt_len=asked_len, count=num_places, seed=work.seed, **ids):
+        text = [tokenizer.bos_id, *stream[offset : offset + work.total_len - 1].tolist()]
+        found = _true_text(text, work, tokenizer)
+        if len(text) == work.total_len or (work.stop == "natural" and not found.truncated):
+            yield found
 
 
 def _true_text(text: list[int], work: Workload, tokenizer: Tokenizer) -> Generation:

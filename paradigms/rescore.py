@@ -4,7 +4,7 @@ Reads the records of a sweep and scores each text of its ok units, all rounds of
 
 - generative perplexity under an external scorer (`--scorer smollm2`, or any causal model of transformers), and entropy;
 - diversity within and among texts, repetition, and what stands in the training text already;
-- MAUVE against held-out text of the same lengths, with its ceiling.
+- MAUVE against held-out text, with its ceiling: what really follows the prompts that were asked.
 
 The same is done to that held-out text itself, the ideal, which stands in the table as a line of its own.
 
@@ -35,6 +35,7 @@ import numpy as np
 from paradigms.bench import torch_device
 from paradigms.cli import exit_code
 from paradigms.generated import Group, cells, references
+from paradigms.measure.environment import gpu_names
 from paradigms.measure.imported_code import imported_code_hash
 from paradigms.progress import Progress, count, progress, shown
 from paradigms.quality import mauve
@@ -44,7 +45,7 @@ from paradigms.records import RecordWriter, content_hash, write_whole
 
 SCORES, SET_SCORES, TABLE = "scores", "set_scores", "quality.csv"
 CODE = ("paradigms.quality.sample_scores", "paradigms.quality.mauve")
-FORMAT = 1  # of what this module itself makes of the records; another number scores everything again
+FORMAT = 2  # of what this module itself makes of the records; another number scores everything again
 CHUNK = 32  # texts that are scored, and written, at once
 COLUMNS = {  # of the table that is printed: name -> (column, factor, digits)
     "texts": ("samples", 1, 0),
@@ -126,6 +127,8 @@ def rescore(folder: Path, options: Options, display: Progress) -> str:
         ValueError: no texts to score, a corpus or tokenizer that is not that of the records, an impossible scorer.
     """
     scorer = None
+    if options.device == "cuda" and not gpu_names():
+        raise ValueError("--device cuda, but this machine shows no NVIDIA GPU; use --device cpu, or auto")
     if options.scorer is not None:
         scorer = ExternalScorer.load(options.scorer, device=torch_device(options.device))
     found = cells(folder, max_samples=options.max_samples, overrides=options.overrides, say=display.say)
@@ -142,7 +145,8 @@ def rescore(folder: Path, options: Options, display: Progress) -> str:
     _write_csv(
         folder / TABLE,
         [
-            {**row, **{name: group.factors.get(name) for name in factors}}
+            {name: value for name, value in row.items() if name != "scored_at"}
+            | {name: group.factors.get(name) for name in factors}
             for group, row in zip(groups, rows, strict=True)
         ],
     )
@@ -186,8 +190,8 @@ def _scored(
                 key, repeat, row = group.at[n]
                 rows.append(
                     {
-                        **{"key": key, "repeat": repeat, "row": row, "scores_id": identity},
-                        **{"cell_key": group.key, "scorer": None if scorer is None else scorer.name},
+                        **{"key": key, "repeat": repeat, "row": row, "scores_id": identity, "cell_key": group.key},
+                        **_said(scorer, options),
                         **sample_columns(group.generations[n], training),
                         **columns,
                     }
@@ -228,8 +232,8 @@ def _set_scored(
             record = {
                 **{"key": group.key, "cell_key": group.key, "set_id": identity, "is_reference": group.is_reference},
                 **{"reference_key": None if reference is None else reference.key},
-                **{"scorer": None if scorer is None else scorer.name, "name": group.name},
-                **{"machine_id": group.machine},
+                **{"name": group.name, "machine_id": group.machine},
+                **_said(scorer, options),
                 **columns,
             }
             writer._append(SET_SCORES, [record])
@@ -263,14 +267,27 @@ def _features(group: Group, scorer: ExternalScorer | None) -> np.ndarray:
 
 def _identity(group: Group, scorer: ExternalScorer | None, options: Options) -> str:
     """Of how texts are scored; equal where a figure may be taken again."""
+    return content_hash([_scored_by(scorer, options), group.material.name])
+
+
+def _scored_by(scorer: ExternalScorer | None, options: Options) -> str:
+    """Of the way of scoring, whatever the text; figures of two ways do not compare."""
     return content_hash(
         {
             "scorer": None if scorer is None else scorer.identity,
-            "material": group.material.name,
             "novelty": options.novelty,
             "code": [imported_code_hash(*CODE), FORMAT],
         }
     )
+
+
+def _said(scorer: ExternalScorer | None, options: Options) -> dict[str, Any]:
+    """Who scored, and when, for the records."""
+    return {
+        "scored_by": _scored_by(scorer, options),
+        "scorer": None if scorer is None else scorer.name,
+        "scored_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
 
 
 def _records(folder: Path, table: str) -> Iterator[dict[str, Any]]:

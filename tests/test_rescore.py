@@ -19,6 +19,7 @@ from paradigms.plan import Plan, PlannedCell
 from paradigms.quality import mauve
 from paradigms.quality.sample_scores import Generation
 from paradigms.records import RecordWriter, read_table
+from paradigms.requests import make_requests
 
 PROMPT_LEN, OUTPUT_LEN, TEXTS = 8, 24, 12
 TOKENIZER = ByteTokenizer().load(tiny.corpus())
@@ -174,8 +175,33 @@ def test_an_interrupted_one_goes_on(tmp_path, no_mauve, monkeypatch, capsys):
     assert len(calls) == 9 + 2 * TEXTS + 2 * TEXTS - 4
     whole = write_sweep(tmp_path / "whole", {"true": {}, "dull": {}})
     assert run(whole) == 0
-    assert table(whole, "set_scores") == table(folder, "set_scores")
+    without_time = [[{**row, "scored_at": None} for row in table(each, "set_scores")] for each in (whole, folder)]
+    assert without_time[0] == without_time[1]
     assert (whole / "quality.csv").read_text() == (folder / "quality.csv").read_text()
+
+
+@pytest.mark.parametrize(("stop", "output_len"), [("length", 40), ("natural", 113)])
+def test_the_ideal_is_what_really_follows_the_prompts(stop, output_len):
+    cell = tiny.cell("ar", trained=True, output_len=output_len, stop=stop, batch_size=3, measure={"max_repeats": 2})
+    corpus = tiny.corpus()
+    material = generated.Material(corpus, TOKENIZER)
+    asked = [request for n in range(2) for request in make_requests(cell, 0, n, corpus=corpus, tokenizer=TOKENIZER)]
+    one = Generation((), generated.in_place(asked[0], (), TOKENIZER))
+    group = generated.Group("a", "k", "m", {}, material, cell.workload, [one] * len(asked), [("k", 0, 0)] * len(asked))
+    (reference,) = generated.references([group])
+    documents = [text.encode() for text in corpus.documents["heldout"]]
+    assert len(reference.generations) > len(asked)
+    for request, ideal in zip(asked, reference.generations, strict=False):
+        prompt = TOKENIZER.decode_bytes(request.prompt)
+        assert ideal.text.data.startswith(prompt) and ideal.output == ideal.text.data[len(prompt) :]
+        if stop == "length":
+            assert len(ideal.tokens) == output_len and not ideal.truncated
+        elif ideal.truncated:
+            assert len(ideal.tokens) == output_len and TOKENIZER.eos_id not in ideal.tokens
+            assert any(document.startswith(ideal.text.data) for document in documents)
+        else:
+            assert ideal.tokens[-1] == TOKENIZER.eos_id and ideal.text.data in documents
+    assert stop == "length" or {ideal.truncated for ideal in reference.generations} == {True, False}
 
 
 def test_rejected_and_truncated_texts_are_counted(tmp_path, scorer, no_mauve, capsys):
@@ -258,12 +284,15 @@ def test_bad_records_are_refused_with_what_to_do(tmp_path, changes, words, capsy
     assert words in capsys.readouterr().err
 
 
-def test_bad_calls(tmp_path, capsys):
+def test_bad_calls(tmp_path, capsys, monkeypatch):
     assert run(tmp_path / "nowhere") == 2
     assert "no folder" in capsys.readouterr().err
     folder = write_sweep(tmp_path / "sweep", {"true": {}})
     assert run(folder, "--scorer", str(tmp_path)) == 2
     assert "--scorer" in capsys.readouterr().err
+    monkeypatch.setattr(rescore, "gpu_names", list)
+    assert run(folder, "--device", "cuda") == 2
+    assert "this machine shows no NVIDIA GPU; use --device cpu" in capsys.readouterr().err
 
 
 def test_without_a_plan_overrides_name_the_corpus(tmp_path, no_mauve, capsys):

@@ -137,10 +137,21 @@ def evaluation_windows(
 def prompts(
     stream: np.ndarray, *, prompt_len: int, count: int, seed: int, bos_id: int = BOS_ID, eos_id: int = EOS_ID
 ) -> list[tuple[int, ...]]:
-    """Prompts of prompt_len tokens, <bos> included, cut from different places of a stream.
+    """Prompts of prompt_len tokens, <bos> included, cut from different places of a stream (see `prompt_offsets`); when
+    every place is used, again from the first. A longer list begins with the shorter one.
+    """
+    places = prompt_offsets(stream, prompt_len=prompt_len, count=count, seed=seed, bos_id=bos_id, eos_id=eos_id)
+    chosen = [places[index % len(places)] for index in range(count)]
+    return [(bos_id, *stream[offset : offset + prompt_len - 1].tolist()) for offset in chosen]
+
+
+def prompt_offsets(
+    stream: np.ndarray, *, prompt_len: int, count: int, seed: int, bos_id: int = BOS_ID, eos_id: int = EOS_ID
+) -> list[int]:
+    """At most `count` different places of a stream that a prompt of prompt_len tokens goes on from, behind its <bos>.
 
     First the starts of documents that are long enough, in an order given by the seed; when there are too few of them,
-    windows from anywhere; when every place is used, again from the first. A longer list begins with the shorter one.
+    windows from anywhere. A longer list begins with the shorter one.
     """
     num_tokens = prompt_len - 1
     num_offsets = _num_offsets(stream, num_tokens)
@@ -157,8 +168,7 @@ def prompts(
         if offset not in used:
             used.add(offset)
             offsets.append(offset)
-    chosen = [offsets[index % len(offsets)] for index in range(count)]
-    return [(bos_id, *stream[offset : offset + num_tokens].tolist()) for offset in chosen]
+    return offsets
 
 
 def _num_offsets(stream: np.ndarray, num_tokens: int) -> int:
