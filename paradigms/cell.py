@@ -6,6 +6,7 @@ its impossible ones in a second, not after an hour.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from paradigms.models.config import ModelConfig
 from paradigms.models.execution import missing
 from paradigms.models.network import NetworkConfig
 from paradigms.paradigm import Request
-from paradigms.weights import CorpusConfig, TokenizerConfig, Wanted, WeightSource
+from paradigms.weights import CorpusConfig, TokenizerConfig, Wanted, WeightSource, load_corpus
 from paradigms.workload import EXECUTIONS, Device, Measure, Workload
 
 
@@ -143,16 +144,27 @@ class Cell:
                 f"measure.rounds={self.measure.rounds} are {asked} instances, and corpus.num_heldout="
                 f"{task.num_heldout}: ask for fewer, or hold out more"
             )
-        if work.planted >= task.open_len:
-            raise ValueError(
-                f"workload.planted={work.planted} leaves nothing right of an answer of {task.title}, whose longest has "
-                f"{task.open_len} symbols: plant fewer, or none (workload.planted=0)"
-            )
+        if work.planted:
+            self._check_plants(task, work)
         if work.planted and not getattr(self.decoder, "takes_drafts", False):
             raise ValueError(
                 f"workload.planted={work.planted} puts tokens at the answer's beginning, which paradigm="
                 f"{self.paradigm['name']} cannot go on from; use decoder=autoregressive or masked_diffusion"
             )
+
+    def _check_plants(self, task: Task, work: Workload) -> None:
+        """As many symbols can be planted in every answer, and something is left to say of it."""
+        held_out = load_corpus(task).task
+        assert isinstance(held_out, Task)
+        shortest = min(len(instance.answer) - len(instance.given) for instance in held_out.heldout)
+        if work.planted >= shortest:
+            raise ValueError(
+                f"workload.planted={work.planted} leaves nothing to say in every answer of {task.title}, whose "
+                f"shortest has {shortest} symbols: plant fewer, or none (workload.planted=0), or make answers longer"
+            )
+        if work.plant == "wrong":
+            for instance in held_out.heldout:
+                task.planted(instance, work.planted, random.Random(0))
 
     def _check_gaps(self, work: Workload) -> None:
         """What gaps, of the workload or of a task's answers, ask of a decoder, and what has no use without them."""

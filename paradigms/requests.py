@@ -57,7 +57,7 @@ def _of_task(work: Workload, index: int, task: Task, tokenizer: SymbolTokenizer)
         (layout[position],) = tokenizer.ids([symbol])
     given = dict(instance.given)
     right = tuple(symbol for place, symbol in enumerate(instance.answer) if place not in given)
-    planted = right[: min(work.planted, len(right) - 1)]  # of a short answer, too, something is left to say
+    planted = right[: work.planted]
     if work.plant == "wrong":
         planted = task.planted(instance, len(planted), random.Random(_seed(work, index)))
     return Request(

@@ -100,15 +100,23 @@ def test_a_right_plant_is_the_control() -> None:
 
 
 @pytest.mark.parametrize("plant", ["wrong", "right"])
-def test_of_a_short_answer_too_something_is_left_to_say(plant: str) -> None:
-    sizes = ["corpus.min_len=1", "corpus.max_len=4", "corpus.alphabet=40", "workload.batch_size=40"]
-    cell = build(compose(["task=copying", "paradigm=ar", *sizes, "workload.planted=3", f"workload.plant={plant}"]))
+def test_every_answer_is_planted_alike_and_one_that_is_too_short_refused(plant: str) -> None:
+    sizes = ["task=copying", "paradigm=ar", "corpus.max_len=4", "corpus.alphabet=40", "workload.batch_size=40"]
+    sizes += [f"workload.plant={plant}"]
+    planned_cells([*sizes, "corpus.min_len=3", "workload.planted=2"])
+    cell = build(compose([*sizes, "corpus.min_len=3", "workload.planted=2"]))
     corpus = load_corpus(cell.corpus)
-    tokenizer = cell.tokenizer.load(corpus)
-    requests = make_requests(cell, 0, 0, corpus=corpus, tokenizer=tokenizer)
-    lengths = [(len(instance_of(corpus.task, request).answer), len(request.draft)) for request in requests]
-    assert set(lengths) == {(1, 0), (2, 1), (3, 2), (4, 3)} or {length for length, _ in lengths} < {1, 2, 3, 4}
-    assert all(drafted == min(3, length - 1) for length, drafted in lengths)
+    requests = make_requests(cell, 0, 0, corpus=corpus, tokenizer=cell.tokenizer.load(corpus))
+    assert {len(request.draft) for request in requests} == {2}
+    with pytest.raises(ValueError, match=r"nothing to say in every answer .*, whose shortest has 2 symbols: plant"):
+        planned_cells([*sizes, "corpus.min_len=2", "workload.planted=2"])
+
+
+def test_a_place_where_all_is_right_is_found_before_anything_is_trained() -> None:
+    dense = ["task=walk_infilling", "paradigm=ar", "corpus.degree=10", "workload.planted=3"]
+    with pytest.raises(ValueError, match=r"every symbol is right at place 2 .* lower corpus\.degree"):
+        planned_cells(dense)
+    planned_cells([*dense, "workload.plant=right"])
 
 
 @pytest.mark.parametrize(
@@ -128,7 +136,7 @@ def test_of_a_short_answer_too_something_is_left_to_say(plant: str) -> None:
         (["workload.plant=right"], "workload.plant=right says what is planted, and workload.planted=0 plants nothing"),
         (["workload.plant=some", "workload.planted=1"], "workload.plant='some' is unknown; it is one of wrong, right"),
         (["workload.planted=5"], "fewer than workload.output_len=5"),
-        (["workload.planted=4"], "whose longest has 4 symbols: plant fewer"),
+        (["workload.planted=4"], "whose shortest has 4 symbols: plant fewer"),
     ],
     ids=[
         "too-few",
@@ -174,5 +182,5 @@ def test_keys_that_are_asked_are_reached_in_order_and_ends_of_gaps_are_known(tas
 def test_what_is_given_of_an_answer_cannot_be_planted() -> None:
     """Four of eight symbols are keys: four planted values leave nothing to say."""
     planned_cells(["task=mqar", "paradigm=ar", "workload.planted=3"])
-    with pytest.raises(ValueError, match="whose longest has 4 symbols: plant fewer"):
+    with pytest.raises(ValueError, match="whose shortest has 4 symbols: plant fewer"):
         planned_cells(["task=mqar", "paradigm=ar", "workload.planted=4"])
