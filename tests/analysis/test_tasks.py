@@ -256,6 +256,15 @@ def test_settings_of_a_paradigm_are_series_of_their_own(tmp_path):
     assert len(colors) == 2
 
 
+def test_the_same_instances_in_two_sets_count_once(tmp_path):
+    """Sets of 500 and of 501 begin with the same instances: neither is more evidence, and both is none either."""
+    write_tasks(tmp_path / "s", askers=(AR,), tasks=(STAR,))
+    larger = replace(AR, factors={"corpus.num_heldout": 501})
+    found = tasks.groups(load(write_tasks(tmp_path / "s", askers=(larger,), tasks=(STAR,), shard="b")))
+    assert found["instances"].tolist() == [200, 200] and found["seeds"].tolist() == [3, 3]
+    assert found["series"].tolist() == [f"{AR.label} · num_heldout {size}" for size in (500, 501)]
+
+
 def test_most_frequent_problems():
     rows = pd.DataFrame({"correct": [1.0] * 4 + [0.0] * 6,
                          "answer_problem": [None] * 4 + ["b", "a", "a", None, "c", "b"]})  # fmt: skip
