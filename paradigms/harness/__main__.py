@@ -94,7 +94,17 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     manager = _manager(names, options.include_path)
     lm = open_cell(cell, settings, Printed(str(cell.paradigm["name"])))
     evaluate: Any = lm_eval.simple_evaluate
-    found = evaluate(model=lm, tasks=list(names), task_manager=manager, limit=limit, num_fewshot=options.num_fewshot)
+    try:
+        found = evaluate(
+            model=lm, tasks=list(names), task_manager=manager, limit=limit, num_fewshot=options.num_fewshot
+        )
+    except ValueError as error:
+        if "larger than population" not in str(error):
+            raise
+        raise ValueError(
+            "a task has fewer documents to take examples from than --num-fewshot (or its own num_fewshot) asks for; "
+            "ask for fewer"
+        ) from error
     assert found is not None, "one process evaluates"
     return collected(
         found,

@@ -79,6 +79,7 @@ class Scored:
         num_tokens: that were scored.
         num_cut: tokens that the context lost at its left.
         joined: a token reaches over the joint of context and answer.
+        has_context: False of an answer that is asked by itself, as `acc_mutual_info` does beside the others.
     """
 
     task: str
@@ -91,6 +92,7 @@ class Scored:
     num_tokens: int
     num_cut: int = 0
     joined: bool = False
+    has_context: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +166,7 @@ class ParadigmsLM(LM):
                 **dataclasses.asdict(one),
                 num_cut=pair.num_cut,
                 joined=pair.joined,
+                has_context=bool(_arguments(request)[0]),
             )
             for request, pair, one in zip(requests, pairs, found, strict=True)
         ]
@@ -186,6 +189,7 @@ class ParadigmsLM(LM):
                     is_bound=any(one.is_bound for one in found),
                     is_greedy=None,
                     num_tokens=sum(one.num_tokens for one in found),
+                    has_context=False,
                 )
             )
             answers.append(-nats)
@@ -284,7 +288,11 @@ class ParadigmsLM(LM):
             )
         else:
             temperature = None
-        decoder.check(self.cell.model, output_len=how.max_new_tokens)
+        try:
+            decoder.check(self.cell.model, output_len=how.max_new_tokens)
+        except ValueError as error:  # which speaks of the workload, that nobody has set here
+            said = str(error).replace("workload.output_len", "generation_kwargs.max_gen_toks")
+            raise ValueError(said) from error
         return decoder, temperature
 
     def _seeds(self, prompts: Sequence[tuple[int, ...]]) -> list[int]:

@@ -75,13 +75,16 @@ def _of_texts(rows: Sequence[Any]) -> dict[str, Any]:
 
 
 def decided(rows: Sequence[Any]) -> tuple[int, int]:
-    """(undecided questions, questions): documents with several answers."""
+    """(undecided questions, questions): documents with several answers, those without their context left out where
+    the same are asked with it.
+    """
     questions: dict[int, list[Any]] = defaultdict(list)
     for row in rows:
         if row.kind == "loglikelihood":
             questions[row.doc_id].append(row)
     undecided = num_questions = 0
-    for answers in questions.values():
+    for asked in questions.values():
+        answers = [row for row in asked if row.has_context] or asked
         if len(answers) < 2:
             continue
         num_questions += 1
@@ -166,13 +169,18 @@ def collected(
 ) -> dict[str, Any]:
     """Everything of one evaluation; `found` is what lm-eval returned."""
     by_task = summaries(scored, generated)
+    said = notes(by_task, num_masks=settings.num_masks, mask_seed=settings.mask_seed)
+    if scored and (kv_dtype := (config.get("decoder") or {}).get("kv_dtype")):
+        said.append(
+            f"likelihoods are those of an exact cache; decoder.kv_dtype={kv_dtype} enters what is generated alone"
+        )
     own = {
         "paradigm": config["paradigm"],
         "checkpoint": checkpoint,
         "max_length": max_length,
         "is_bound": any(of.get("is_bound", False) for of in by_task.values()),
         "settings": {**dataclasses.asdict(settings), **asked},
-        "notes": notes(by_task, num_masks=settings.num_masks, mask_seed=settings.mask_seed),
+        "notes": said,
         "tasks": by_task,
         "config": config,
         "versions": versions(PACKAGES),
@@ -189,7 +197,8 @@ def write(results: Mapping[str, Any], path: Path | None) -> Path:
     """Write the file; without a path, one in runs/harness whose name says what was asked."""
     own = results["paradigms"]
     if path is None:
-        identity = content_hash([own["config"], own["checkpoint"], own["settings"]])
+        asked = json.dumps([results.get("configs"), results.get("task_hashes")], default=_plain, sort_keys=True)
+        identity = content_hash([own["config"], own["checkpoint"], own["settings"], asked])
         path = FOLDER / f"{own['paradigm']['name']}-{identity}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, default=_plain, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

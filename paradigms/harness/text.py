@@ -11,6 +11,7 @@ What is too long loses its left end, begin-of-text first. A text never turns int
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -103,9 +104,16 @@ class Generation:
         given = dict(asked)
         until = given.pop("until", None) or ()
         until = (until,) if isinstance(until, str) else tuple(until)
-        lengths = [value for key in LENGTHS if (value := given.pop(key, None)) is not None]
-        do_sample, temperature = given.pop("do_sample", None), given.pop("temperature", None) or 0.0
+        if wrong := [string for string in until if not isinstance(string, str)]:
+            raise ValueError(f"{name}: generation_kwargs.until has {wrong[0]!r}, which is no text; put it in quotes")
+        lengths = [
+            _number(name, key, value, whole=True) for key in LENGTHS if (value := given.pop(key, None)) is not None
+        ]
+        do_sample = given.pop("do_sample", None)
+        temperature = _number(name, "temperature", given.pop("temperature", None) or 0.0)
         top_k, top_p = given.pop("top_k", None) or None, given.pop("top_p", None)
+        top_k = None if top_k is None else int(_number(name, "top_k", top_k, whole=True))
+        top_p = None if top_p is None else _number(name, "top_p", top_p)
         if given:
             key = min(given)
             raise ValueError(
@@ -124,6 +132,17 @@ class Generation:
         if do_sample is False or not temperature:
             return cls(until=stops, max_new_tokens=length)
         return cls(until=stops, max_new_tokens=length, temperature=float(temperature), top_k=top_k, top_p=top_p)
+
+
+def _number(name: str, key: str, value: Any, *, whole: bool = False) -> float:
+    """A setting as a number; raises ValueError where it is none."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found) or (whole and found != int(found)):
+        raise ValueError(f"{name}: generation_kwargs.{key}={value!r} must be a {'whole ' if whole else ''}number")
+    return found
 
 
 def text_of(tokenizer: Tokenizer, tokens: Sequence[int], generation: Generation) -> str:

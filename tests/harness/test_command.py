@@ -73,6 +73,14 @@ def test_the_command_asks_the_zoo(name, here, capsys):
     assert str(path) in printed
 
 
+def test_a_cache_in_8_bits_is_said_beside_likelihoods(here, capsys):
+    path = here / "out.json"
+    tasks = ["--tasks", "tiny_choice", "--include-path", "harness_tasks", "--limit", "1"]
+    for paradigm, is_said in (("ar", False), ("ar_int8", True)):
+        assert command.main([f"paradigm={paradigm}", *tasks, "--output", str(path)]) == 0
+        assert ("likelihoods are those of an exact cache; decoder.kv_dtype=int8" in capsys.readouterr().out) == is_said
+
+
 # What is refused
 
 
@@ -92,6 +100,7 @@ BAD = {
     "no masks": ([*LOCAL, "--masks", "0"], ["--masks=0 must be at least 1"]),
     "no such beginning": ([*LOCAL, "--begin", "end"], ["--begin=end is unknown; it is one of text, none"]),
     "fewer than no examples": ([*LOCAL, "--num-fewshot", "-1"], ["--num-fewshot=-1"]),
+    "more examples than documents": ([*LOCAL, "--num-fewshot", "99"], ["fewer documents to take examples from"]),
 }
 
 

@@ -13,7 +13,15 @@ from paradigms.harness.results import decided, notes, summaries, table, write
 
 
 def row(doc_id, nats, error, kind="loglikelihood", **more):
-    values = {"task": "t", "num_tokens": 2, "is_bound": True, "num_cut": 0, "joined": False, **more}
+    values = {
+        "task": "t",
+        "num_tokens": 2,
+        "is_bound": True,
+        "num_cut": 0,
+        "joined": False,
+        "has_context": True,
+        **more,
+    }
     return SimpleNamespace(doc_id=doc_id, nats=nats, nats_se=error, kind=kind, **values)
 
 
@@ -25,6 +33,9 @@ def test_undecided_questions_are_counted():
         *(row(3, 1.0, None), row(3, 90.0, 0.1)),  # nobody knows
         *(row(4, 1.0, 5.0), row(5, 1.0, 5.0, kind="loglikelihood_rolling")),  # no questions
     ]
+    by_themselves = [row(one.doc_id, one.nats - 60.0, 0.1, has_context=False) for one in rows[:8]]  # acc_mutual_info
+    assert decided([*rows, *by_themselves]) == decided(rows)
+    assert decided(by_themselves) == (0, 3), "unless nothing else is asked"
     assert decided(rows) == (2, 4)
     of = summaries(rows, [])["t"]
     assert (of["undecided"], of["questions"], of["likelihoods"], of["mask_se_max_nats"]) == (2, 4, 11, None)
@@ -62,6 +73,8 @@ def test_without_a_name_the_file_is_named_by_what_was_asked(here):
     first = write({"paradigms": own}, None)
     assert first == write({"paradigms": own}, None) and first.parent == Path("runs/harness")
     assert first != write({"paradigms": {**own, "settings": {"tasks": ["u"]}}}, None)
+    for other in ({"configs": {"t": {"doc_to_target": "{{a}}"}}}, {"task_hashes": {"t": "documents of the same name"}}):
+        assert first != write({"paradigms": own, **other}, None)
     found = {"paradigms": own, "value": np.int64(3), "function": quiet}
     written = json.loads(write(found, here / "deep" / "file.json").read_text())
     assert written["value"] == 3 and isinstance(written["function"], str)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from harness.asking import TEXTS, asked
 from lm_eval.api.model import TemplateLM
@@ -106,8 +108,13 @@ def test_generation_as_tasks_ask_for_it(asked_for, wanted):
         ({"num_beams": 4}, "mine: generation_kwargs.num_beams=4 is no setting"),
         ({"do_sample": True}, "mine: generation_kwargs.do_sample=true at temperature 0"),
         ({"max_gen_toks": 0}, "mine: generation_kwargs.max_gen_toks=0 must be at least 1"),
+        ({"max_tokens": "abc"}, "mine: generation_kwargs.max_tokens='abc' must be a whole number"),
+        ({"temperature": "hot"}, "mine: generation_kwargs.temperature='hot' must be a number"),
+        ({"temperature": math.nan}, "mine: generation_kwargs.temperature=nan must be a number"),
+        ({"temperature": 1, "top_k": 2.5}, "mine: generation_kwargs.top_k=2.5 must be a whole number"),
+        ({"until": [5]}, "mine: generation_kwargs.until has 5, which is no text; put it in quotes"),
     ],
-    ids=["beams", "draws of nothing", "no tokens"],
+    ids=["beams", "draws of nothing", "no tokens", "no length", "no temperature", "nan", "half a token", "a number"],
 )
 def test_generation_that_cannot_be(asked_for, words):
     with pytest.raises(ValueError, match=words):
