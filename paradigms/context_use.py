@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+import torch
+
 from paradigms.bench import torch_device
 from paradigms.build import build
 from paradigms.cell import Cell
@@ -56,7 +58,8 @@ def measure(cell: Cell, *, num_masks: int, num_windows: int | None = None) -> li
     set_threads(cell.device.threads)
     corpus = load_corpus(cell.corpus)
     weights = cell.train.load(cell.wanted, report=Printed(str(cell.paradigm["name"])))
-    model = weights.model.to(device=torch_device(cell.device.name)).eval().requires_grad_(False)
+    dtype = getattr(torch, cell.device.dtype)
+    model = weights.model.to(device=torch_device(cell.device.name), dtype=dtype).eval().requires_grad_(False)
     windows = heldout_windows(weights, corpus, count=num_windows)
     tokenizer = weights.tokenizer
     return by_position(model, windows, tokenizer.token_bytes, mask_id=tokenizer.mask_id, num_masks=num_masks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -26,6 +27,15 @@ def test_stretches_add_up_to_the_held_out_figure(name: str) -> None:
     assert sum(part.num_tokens for part in found) == whole.num_tokens
     assert nats == pytest.approx(whole.nats, rel=1e-6)
     assert {part.is_bound for part in found} == {name == "diffusion"}
+
+
+def test_figures_are_of_the_dtype_that_is_asked_for() -> None:
+    cell = tiny.cell("ar", trained=True)
+    found = context_use.measure(cell, num_masks=1, num_windows=2)
+    rounded = dataclasses.replace(cell, device=dataclasses.replace(cell.device, dtype="bfloat16"))
+    other = context_use.measure(rounded, num_masks=1, num_windows=2)
+    nats = [[part.bits_per_byte.value for part in parts if part.num_bytes] for parts in (found, other)]
+    assert nats[0] != nats[1] and nats[0] == pytest.approx(nats[1], rel=0.02)
 
 
 def test_fewer_windows_are_spread_over_the_text() -> None:
