@@ -10,6 +10,7 @@ from paradigms.cell import Cell
 from paradigms.data.splits import Corpus
 from paradigms.data.stream import prompts, token_stream
 from paradigms.data.symbols import SymbolTokenizer
+from paradigms.data.tasks.rows import filled_prompt
 from paradigms.data.tasks.task import Instance, Task
 from paradigms.data.tokenizers import Tokenizer
 from paradigms.paradigm import Request
@@ -62,7 +63,7 @@ def _of_task(work: Workload, index: int, task: Task, tokenizer: SymbolTokenizer)
         planted = task.planted(instance, len(planted), random.Random(_seed(work, index)))
     return Request(
         id=f"{work.seed}/{index}",
-        prompt=(tokenizer.bos_id, *tokenizer.ids(instance.prompt)),
+        prompt=tuple(filled_prompt(task, instance, tokenizer)),
         max_new_tokens=layout.count(None),
         canvas=tuple(layout) if instance.given else None,
         in_order=task.given_in_order,

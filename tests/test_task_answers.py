@@ -7,6 +7,7 @@ import pytest
 from paradigms.build import build
 from paradigms.cli import compose, planned_cells
 from paradigms.data.symbols import SymbolTokenizer
+from paradigms.data.tasks.rows import TaskRows
 from paradigms.data.tasks.star_graph import StarGraph
 from paradigms.data.tasks.walk_infilling import WalkInfilling
 from paradigms.paradigm import Request
@@ -85,6 +86,20 @@ def test_requests_ask_the_held_out_instances_one_after_the_other() -> None:
         assert tokenizer.names(request.prompt[1:]) == list(instance.prompt)
         (said,) = tokenizer.names(request.draft)
         assert said != instance.answer[0] and said in corpus.task.answer_symbols
+
+
+@pytest.mark.parametrize("task", ["copying", "addition", "mqar"])
+def test_what_is_asked_is_what_was_trained_on(task: str) -> None:
+    """The same prompt, and as many open places behind it: a denoiser counts what is left."""
+    cell = build(compose([f"task={task}", "paradigm=ar", "workload.batch_size=20"]))
+    corpus = load_corpus(cell.corpus)
+    tokenizer = cell.tokenizer.load(corpus)
+    rows = TaskRows(task=corpus.task, tokenizer=tokenizer, split="heldout").windows(corpus.task.row_tokens, count=20)
+    for request, tokens_T, scored_T in zip(
+        make_requests(cell, 0, 0, corpus=corpus, tokenizer=tokenizer), rows.tokens_NT, rows.scored_NT, strict=True
+    ):
+        assert list(request.prompt) == tokens_T[: corpus.task.prompt_tokens].tolist()
+        assert [given is None for given in request.layout] == scored_T[corpus.task.prompt_tokens :].tolist()
 
 
 def test_a_right_plant_is_the_control() -> None:

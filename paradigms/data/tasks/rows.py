@@ -1,7 +1,9 @@
 """Training batches and evaluation windows of a task, as tokens.
 
-A row is <bos> prompt answer <eos> <eos> ..., as of other prompts with answers (`data.pairs`): all behind the prompt is
-learnt and scored, but for what is given there.
+A row is <bos> <eos> ... prompt answer <eos> <eos> ...: all behind the prompt is learnt and scored, but for what is
+given there. Every prompt is filled in front to the length of the longest, so that a row has as many places behind its
+prompt as an answer is given when it is asked (`filled_prompt`). Else a denoiser would learn to fill canvases of other
+lengths than it is shown: it counts the places that are left, and with them knew how long an answer is.
 """
 
 from __future__ import annotations
@@ -64,17 +66,23 @@ class TaskRows:
             tokens_NT=tokens_NT,
             open_NT=open_NT,
             lengths_N=np.full(len(tokens_NT), length),
-            first_scored_N=np.array([1 + len(instance.prompt) for instance in instances]),
+            first_scored_N=np.full(len(tokens_NT), self.task.prompt_tokens),
         )
 
     def _rows(self, instances: Sequence[Instance], length: int) -> tuple[np.ndarray, np.ndarray]:
         tokens_RT = np.full((len(instances), length), self.tokenizer.eos_id, np.int64)
-        tokens_RT[:, 0] = self.tokenizer.bos_id
         scored_RT = np.zeros((len(instances), length), bool)
+        first = self.task.prompt_tokens
+        scored_RT[:, first:] = True
         for row, instance in enumerate(instances):
-            ids = self.tokenizer.ids(instance.prompt + instance.answer)
-            tokens_RT[row, 1 : 1 + len(ids)] = ids
-            scored_RT[row, 1 + len(instance.prompt) :] = True
+            tokens_RT[row, :first] = filled_prompt(self.task, instance, self.tokenizer)
+            tokens_RT[row, first : first + len(instance.answer)] = self.tokenizer.ids(instance.answer)
             for position, _ in instance.given:
-                scored_RT[row, 1 + len(instance.prompt) + position] = False
+                scored_RT[row, first + position] = False
         return tokens_RT, scored_RT
+
+
+def filled_prompt(task: Task, instance: Instance, tokenizer: SymbolTokenizer) -> list[int]:
+    """The prompt as a model reads it: <bos>, as many <eos> as it is shorter than the longest, and its symbols."""
+    ids = tokenizer.ids(instance.prompt)
+    return [tokenizer.bos_id, *[tokenizer.eos_id] * (task.prompt_len - len(ids)), *ids]

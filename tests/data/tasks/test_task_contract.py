@@ -343,11 +343,12 @@ def test_rows_follow_from_seed_step_and_row(name):
     assert len({tokens_T.tobytes() for tokens_T in tokens_RT}) > 3, "rows differ"
     for row, (tokens_T, scored_T) in enumerate(zip(tokens_RT, scored_RT, strict=True)):
         instance = task.training_instance(3, 7, row)
-        given = {1 + len(instance.prompt) + place for place, _ in instance.given}
-        names = tokenizer.names(tokens_T[tokens_T >= len(SPECIALS)])
-        assert names == [*instance.prompt, *instance.answer]
-        assert tokens_T[0] == BOS_ID and (tokens_T[1 + len(names) :] == EOS_ID).all() and EOS_ID in tokens_T
-        scored = [column for column in range(len(tokens_T)) if column > len(instance.prompt) and column not in given]
+        prompt, answer = tokenizer.ids(instance.prompt), tokenizer.ids(instance.answer)
+        before, behind = task.prompt_len - len(prompt), len(tokens_T) - 1 - task.prompt_len - len(answer)
+        assert behind >= 1
+        assert tokens_T.tolist() == [BOS_ID, *[EOS_ID] * before, *prompt, *answer, *[EOS_ID] * behind]
+        given = {task.prompt_tokens + place for place, _ in instance.given}
+        scored = [column for column in range(task.prompt_tokens, len(tokens_T)) if column not in given]
         assert np.flatnonzero(scored_T).tolist() == scored
 
 
