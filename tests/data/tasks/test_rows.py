@@ -55,8 +55,11 @@ def rows(split: str) -> TaskRows:
 
 
 def by_hand(instance: Instance, length: int) -> tuple[list[int], list[bool]]:
-    """Ids and what is scored, symbol by symbol."""
+    """Ids and what is scored, symbol by symbol; a prompt is filled in front to the five symbols of the longest."""
     ids, scored = [BOS_ID], [False]
+    while len(ids) < 1 + 5 - len(instance.prompt):
+        ids.append(EOS_ID)
+        scored.append(False)
     for name in instance.prompt:
         ids.append(3 + TASK.symbols.index(name))
         scored.append(False)
@@ -70,6 +73,9 @@ def test_a_row_known_in_advance() -> None:
     tokens, scored = by_hand(instance("abca"), 12)
     assert tokens == [0, 3, 4, 5, 3, 9, 3, 5, 4, 3, 1, 1]
     assert [column for column in range(12) if scored[column]] == [6, 8, 9, 10, 11]
+    tokens, scored = by_hand(instance("ab"), 12)
+    assert tokens == [0, 1, 1, 3, 4, 9, 4, 3, 1, 1, 1, 1]
+    assert [column for column in range(12) if scored[column]] == [6, 7, 8, 9, 10, 11]
 
 
 def test_batches_are_instances_of_the_training_split_as_rows() -> None:
@@ -102,7 +108,7 @@ def test_windows_are_the_fixed_set_in_its_order(split: str) -> None:
     for number, one in enumerate(fixed):
         tokens, scored = by_hand(one, 12)
         assert windows.tokens_NT[number].tolist() == tokens and windows.scored_NT[number].tolist() == scored
-        assert windows.first_scored_N[number] == 1 + len(one.prompt)
+        assert windows.first_scored_N[number] == 1 + 5
     some = rows(split).windows(12, count=7)
     assert np.array_equal(some.tokens_NT, windows.tokens_NT[:7]) and np.array_equal(
         some.scored_NT, windows.scored_NT[:7]
