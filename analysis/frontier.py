@@ -25,7 +25,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from analysis import shards, statistics
+from analysis import later_scores, statistics
 from analysis.findings import capital, number
 from analysis.frames import Frames
 from analysis.intervals import Estimate
@@ -128,8 +128,8 @@ def _curves(cells: pd.DataFrame) -> pd.Series:
 
 
 def _with_scores(frames: Frames, rows: pd.DataFrame) -> pd.DataFrame:
-    """Joined with the table `scores`, a line a sample, where somebody wrote one: those of `scoring`."""
-    scores = _by_one(frames, "scores")
+    """Joined with the table `scores`, a line a sample, where somebody wrote one: those of `later_scores.scoring`."""
+    scores = later_scores.table(frames, "scores")
     identity = ["key", "repeat", "row"]
     if not len(scores) or not set(identity) <= set(scores):
         return rows
@@ -138,55 +138,6 @@ def _with_scores(frames: Frames, rows: pd.DataFrame) -> pd.DataFrame:
     for name in (*identity[1:], *columns):
         scores[name] = pd.to_numeric(scores[name], errors="coerce")
     return rows.merge(scores.groupby(identity).last().reset_index(), on=identity, how="left")
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """One way of scoring later, of those whose scores lie in the folders.
-
-    Attributes:
-        identity: of scorer, code and options; None of records that do not say it.
-        scorer: its name; None where texts were scored without one.
-        others: the other ways, whose scores are not shown.
-    """
-
-    identity: str | None = None
-    scorer: str | None = None
-    others: int = 0
-
-
-@lru_cache(maxsize=8)
-def scoring(frames: Frames) -> Scoring:
-    """The one way of scoring that all figures here are of, since those of two scorers do not compare: that of the most
-    texts; of several such one with a scorer, and then the one that scored last.
-    """
-    scores = _table(frames, "scores")
-    if not {"scored_by", "scored_at", "scorer"} <= set(scores):
-        return Scoring()
-    texts = scores[scores["key"].isin(set(frames.ok["key"]))].drop_duplicates(["scored_by", "key", "repeat", "row"])
-    if not len(texts):
-        return Scoring()
-    ways = texts.groupby("scored_by").agg(
-        texts=("key", "size"), scorer=("scorer", "first"), scored_at=("scored_at", "max")
-    )
-    ways = ways.assign(has=ways["scorer"].notna()).sort_values(["texts", "has", "scored_at"])
-    last = ways.iloc[-1]
-    return Scoring(str(ways.index[-1]), str(last["scorer"]) if last["has"] else None, len(ways) - 1)
-
-
-def _by_one(frames: Frames, name: str) -> pd.DataFrame:
-    """A table of later scores, those of `scoring` alone, from the oldest to the latest."""
-    table, identity = _table(frames, name), scoring(frames).identity
-    if identity is None or "scored_by" not in table:
-        return table
-    return table[table["scored_by"] == identity].sort_values("scored_at", kind="stable")
-
-
-def _table(frames: Frames, name: str) -> pd.DataFrame:
-    """All shards of a table of later scores; empty where there is none."""
-    found = [shards.read(folder, name)[0] for folder in frames.folders]
-    found = [frame for frame in found if len(frame)]
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 
 def forced(frames: Frames) -> int:
@@ -204,27 +155,11 @@ def measures(frames: Frames) -> tuple[Measure, ...]:
     """Figures of quality that some point has, those of the requests first."""
     rows = requests(frames)
     found = [measure for measure in (CORRECT, JUDGE) if measure.name in rows and len(points(frames, measure))]
-    names = sorted(({str(name) for name in rows} | set(_sets(frames).columns)) - set(frames.requests))
+    names = sorted(({str(name) for name in rows} | set(later_scores.of_cells(frames).columns)) - set(frames.requests))
     later = [measure for name in names if (measure := measure_of(name)) is not None and len(points(frames, measure))]
     if any(measure.name.endswith("bits_per_byte") for measure in later):
         later = [measure for measure in later if not measure.name.endswith(PERPLEXITY)]
     return tuple([*found, *later])
-
-
-def _sets(frames: Frames) -> pd.DataFrame:
-    """Scores of whole cells, indexed by cell, of each the set of the most texts, the last of these; not those of the
-    text held out.
-    """
-    sets = _by_one(frames, "set_scores")
-    if not {"cell_key", "machine_id"} <= set(sets):
-        return pd.DataFrame()
-    if "is_reference" in sets:
-        sets = sets[sets["is_reference"].ne(True)]
-    if "samples" in sets:
-        sets = sets.sort_values("samples", kind="stable")
-    cells = sets["machine_id"].astype(str) + "/" + sets["cell_key"].astype(str)
-    sets = sets.assign(cell=cells)
-    return sets.drop_duplicates("cell", keep="last").set_index("cell")
 
 
 @lru_cache(maxsize=32)
@@ -313,7 +248,7 @@ def ends(found: pd.DataFrame) -> str:
 
 def _of_sets(frames: Frames, measure: Measure) -> dict[tuple[str, str], Estimate]:
     """What `set_scores` say of single cells; a point of several trainings has none, since sets do not average."""
-    sets, rows = _sets(frames), requests(frames)
+    sets, rows = later_scores.of_cells(frames), requests(frames)
     if measure.name not in sets:
         return {}
     cells = rows.drop_duplicates("cell")
@@ -410,7 +345,7 @@ def note(frames: Frames) -> str:
             f"texts without a figure, as where nothing was written, are in no quality: up to {worst['unscored']:.2g} "
             f"of all ({worst['series']})"
         )
-    if (judge := scoring(frames)).scorer is not None:
+    if (judge := later_scores.scoring(frames)).scorer is not None:
         parts.append(f"perplexity and bits per byte by an external scorer are those of {judge.scorer}")
     if judge.others:
         ways = f"{judge.others} other way{'s' * (judge.others > 1)}"
