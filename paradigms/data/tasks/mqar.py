@@ -83,10 +83,6 @@ class Mqar(Task):
     def answer_len(self) -> int:
         return 2 * self._num_asked
 
-    @property
-    def open_len(self) -> int:
-        return self._num_asked
-
     def draw(self, source: random.Random) -> Instance:
         keys = [f"k{number}" for number in source.sample(range(self.num_keys), self.num_pairs)]
         values = [f"v{number}" for number in source.sample(range(self.num_values), self.num_pairs)]

@@ -88,11 +88,6 @@ class Task(ABC):
     def answer_len(self) -> int:
         """Symbols of the longest answer."""
 
-    @property
-    def open_len(self) -> int:
-        """Open places of the longest answer: all of them, where nothing is given."""
-        return self.answer_len
-
     @abstractmethod
     def draw(self, source: random.Random) -> Instance:
         """An instance, by this generator alone."""

@@ -171,10 +171,6 @@ class WalkInfilling(Task):
     def answer_len(self) -> int:
         return self.num_gaps * (self.gap_len + 1) + 1
 
-    @property
-    def open_len(self) -> int:
-        return self.num_gaps * self.gap_len
-
     def draw(self, source: random.Random) -> Instance:
         walk = tuple(map(str, self.graph.walk(self.answer_len, source)))
         given = tuple((place, walk[place]) for place in range(0, self.answer_len, self.gap_len + 1))
