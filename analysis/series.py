@@ -35,8 +35,8 @@ def described(cells: pd.DataFrame) -> pd.DataFrame:
 
 def named(cells: pd.DataFrame, by: Sequence[str]) -> pd.Series:
     """Series of cells that have the same `by`: the label, and the fewest factors that leave a cell a training."""
-    sizes = [str(name) for name in cells if str(name).startswith("corpus.") and name not in NOT_A_SIZE]
-    own = [*sizes, TRAINED, PLANTED]
+    of_task = [str(name) for name in cells if str(name).startswith("corpus.") and name not in NOT_A_SIZE]
+    own = [*of_task, TRAINED, PLANTED]
     plain = cells.drop(columns=[name for name in own if name in cells])
     names = [
         tell_apart(str(key[-1]), group, SEED) for key, group in plain.groupby([*by, "label"], sort=False, dropna=False)

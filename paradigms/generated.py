@@ -243,9 +243,8 @@ def _true_texts(work: Workload, material: Material, num_places: int) -> Iterator
     """
     tokenizer = material.tokenizer
     stream = token_stream(material.corpus, tokenizer, "heldout")
-    asked_len = work.total_len if work.num_gaps else work.prompt_len
     ids = {"bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
-    for offset in prompt_offsets(stream, prompt_len=asked_len, count=num_places, seed=work.seed, **ids):
+    for offset in prompt_offsets(stream, prompt_len=work.text_len, count=num_places, seed=work.seed, **ids):
         text = [tokenizer.bos_id, *stream[offset : offset + work.total_len - 1].tolist()]
         found = _true_text(text, work, tokenizer)
         if len(text) == work.total_len or (work.stop == "natural" and not found.truncated):

@@ -25,13 +25,12 @@ def make_requests(cell: Cell, round_index: int, repeat: int, *, corpus: Corpus, 
     if work.prompts == "task":
         assert corpus.task is not None and isinstance(tokenizer, SymbolTokenizer), "Cell.check refuses others"
         return [_of_task(work, index, corpus.task, tokenizer) for index in indices]
-    text_len = work.total_len if work.num_gaps else work.prompt_len  # text that is given goes on from the prompt
     if work.prompts == "heldout":
         stream = token_stream(corpus, tokenizer, "heldout")
         ids = {"bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
-        chosen = prompts(stream, prompt_len=text_len, count=indices.stop, seed=work.seed, **ids)[first:]
+        chosen = prompts(stream, prompt_len=work.text_len, count=indices.stop, seed=work.seed, **ids)[first:]
     else:
-        chosen = [_random_prompt(work.seed, index, text_len, tokenizer) for index in indices]
+        chosen = [_random_prompt(work.seed, index, work.text_len, tokenizer) for index in indices]
     return [
         Request(
             id=f"{work.seed}/{index}",
@@ -58,9 +57,10 @@ def _of_task(work: Workload, index: int, task: Task, tokenizer: SymbolTokenizer)
         (layout[position],) = tokenizer.ids([symbol])
     given = dict(instance.given)
     right = tuple(symbol for place, symbol in enumerate(instance.answer) if place not in given)
-    planted = right[: work.planted]
     if work.plant == "wrong":
-        planted = task.planted(instance, len(planted), random.Random(_seed(work, index)))
+        planted = task.planted(instance, work.planted, random.Random(_seed(work, index)))
+    else:
+        planted = right[: work.planted]
     return Request(
         id=f"{work.seed}/{index}",
         prompt=tuple(filled_prompt(task, instance, tokenizer)),

@@ -185,13 +185,13 @@ def _scored(
             external: list[dict[str, Any]] = [{} for _ in chunk]
             if scorer is not None:
                 external = [one.columns() for one in scorer.score([group.generations[n].text for n in chunk])]
-            rows = []
+            rows, said = [], _said(scorer, options)
             for n, columns in zip(chunk, external, strict=True):
                 key, repeat, row = group.at[n]
                 rows.append(
                     {
                         **{"key": key, "repeat": repeat, "row": row, "scores_id": identity, "cell_key": group.key},
-                        **_said(scorer, options),
+                        **said,
                         **sample_columns(group.generations[n], training),
                         **columns,
                     }

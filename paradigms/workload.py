@@ -109,6 +109,11 @@ class Workload:
         """Positions of prompt and canvas."""
         return self.prompt_len + self.canvas_len
 
+    @property
+    def text_len(self) -> int:
+        """Tokens of the text that a request is cut from: the prompt, and with it what is given behind gaps."""
+        return self.total_len if self.num_gaps else self.prompt_len
+
     def canvas(self, text: Sequence[int]) -> tuple[int | None, ...] | None:
         """What a request's canvas holds, None at open positions; None when nothing is given.
 
