@@ -159,7 +159,7 @@ class Cell:
         shortest = min(len(instance.answer) - len(instance.given) for instance in held_out.heldout)
         if work.planted >= shortest:
             raise ValueError(
-                f"workload.planted={work.planted} leaves nothing to say in every answer of {task.title}, whose "
+                f"workload.planted={work.planted} leaves nothing to say of some answer of {task.title}, whose "
                 f"shortest has {shortest} symbols: plant fewer, or none (workload.planted=0), or make answers longer"
             )
         if work.plant == "wrong":

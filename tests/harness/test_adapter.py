@@ -33,7 +33,7 @@ def test_what_a_model_cannot_be_asked():
     with pytest.raises(ValueError, match=r"not computed under uniform noise \(model.noise=uniform\)"):
         lm.loglikelihood(asked("loglikelihood", ("a", " b")))
     steps = opened("paradigm=diffusion_16")
-    with pytest.raises(ValueError, match=r"decoder.sampler.steps=16"):
+    with pytest.raises(ValueError, match=r"decoder.sampler.steps=16 .*generation_kwargs.max_gen_toks=8"):
         steps.generate_until(asked("generate_until", ("a", {"max_gen_toks": 8})))
 
 
