@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import runpy
+import sys
 import warnings
 from pathlib import Path
 
@@ -31,6 +33,20 @@ def raises(error: BaseException):
 def test_what_went_wrong_is_one_line(error, code, line, capsys):
     assert exit_code(raises(error), interrupted="go on with the same command") == code
     assert capsys.readouterr().err == f"{line}\n"
+
+
+def test_an_interruption_while_modules_are_imported_is_one_line(monkeypatch, capsys):
+    class Interrupted:
+        def find_spec(self, name, path, target=None):
+            if name == "paradigms.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "paradigms.cli")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module("paradigms", run_name="__main__")
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_our_own_bugs_are_not_hidden():
