@@ -5,8 +5,8 @@ scored, what fills the row included: so a denoiser, which must fill a canvas, le
 (LLaDA, 2502.09992, section 2.3). The same holds for causal models, to which all but the first <eos> cost next to
 nothing, so that figures of both speak of the same tokens.
 
-Behind a short prompt a row has more places than behind a long one, and a denoiser counts them: it is asked on canvases
-as it was trained on only where prompts are of one length. (Tasks fill theirs in front, `data.tasks.rows.filled_prompt`.)
+Behind a short prompt a row has more places than behind a long one, and a denoiser counts them: only where prompts are
+of one length is it asked on canvases as it was trained on. (Tasks fill theirs, `data.tasks.rows.filled_prompt`.)
 
 Splits go by a hash of the prompt: answers to one prompt are never both trained on and scored.
 """

@@ -123,7 +123,7 @@ class MambaConfig(LayerConfig):
         if run.is_step:
             step = kept + (states + 1) * inner * wide
             return run.rows * max(step, (2 + 2 * self.d_conv + 1) * inner * run.itemsize)
-        length, chunks = operations.chunks_of(run.tokens, self.chunk_len)
+        length, chunks = min(run.tokens, self.chunk_len), -(-run.tokens // self.chunk_len)
         along = 2 * inner if run.rows == 1 else 3 * inner + 2 * states * self.num_groups  # dt x, y; turned around
         said = inner * (self.num_groups - 1)  # of the groups before
         chunk = (2 * length + min(chunks, 2) + (not run.has_state)) * states * inner

@@ -115,6 +115,8 @@ def chunked_numbers(
 
 
 def chunks_of(tokens: int, chunk_len: int) -> tuple[int, int]:
-    """Tokens of a chunk, and chunks."""
-    length = min(chunk_len, tokens)
-    return length, -(-tokens // length)
+    """Tokens of a chunk, and chunks: as few as `chunk_len` allows, and as short as their number allows, so that at most
+    one token a chunk is padding.
+    """
+    chunks = -(-tokens // chunk_len)
+    return -(-tokens // chunks), chunks

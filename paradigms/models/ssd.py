@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from paradigms.models.operations import chunks_of
+
 
 def ssd_step(x_BHP: Tensor, dt_BH: Tensor, A_H: Tensor, B_BGN: Tensor, C_BGN: Tensor, state_BHPN: Tensor) -> Tensor:
     """One token; updates `state_BHPN` in place and returns y_BHP.
@@ -64,8 +66,8 @@ def ssd_chunked(
     state_BHPN: Tensor | None,
     chunk_len: int,
 ) -> tuple[Tensor, Tensor | None]:
-    """The same by chunks of `chunk_len` tokens. Returns y_BTHP and the state after the last token; None starts from
-    zeros, and is all the state that comes back.
+    """The same by chunks of at most `chunk_len` tokens. Returns y_BTHP and the state after the last token; None starts
+    from zeros, and is all the state that comes back.
     """
     return ssd_scan(x_BTHP * dt_BTH[..., None], dt_BTH * A_H, B_BTGN, C_BTGN, state_BHPN, chunk_len)
 
@@ -73,18 +75,18 @@ def ssd_chunked(
 def ssd_scan(
     u_BTHP: Tensor, decay_BTH: Tensor, B_BTGN: Tensor, C_BTGN: Tensor, state_BHPN: Tensor | None, chunk_len: int
 ) -> tuple[Tensor, Tensor | None]:
-    """h_t = exp(decay_t) h_{t-1} + u_t B_t^T, y_t = h_t C_t, by chunks of `chunk_len` tokens. Returns y_BTHP and the
-    state after the last token; None starts from zeros, and is all the state that comes back.
+    """h_t = exp(decay_t) h_{t-1} + u_t B_t^T, y_t = h_t C_t, by equal chunks of at most `chunk_len` tokens. Returns
+    y_BTHP and the state after the last token; None starts from zeros, and is all the state that comes back.
     """
     B, T, H, P = u_BTHP.shape
     G, N = B_BTGN.shape[2:]
-    L = min(chunk_len, T)
-    pad = -T % L
+    L, Z = chunks_of(T, chunk_len)
+    pad = Z * L - T
     if pad:  # no input and no decay leave the state as it is
         u_BTHP = F.pad(u_BTHP, (0, 0, 0, 0, 0, pad))
         decay_BTH = F.pad(decay_BTH, (0, 0, 0, pad))
         B_BTGN, C_BTGN = (F.pad(value, (0, 0, 0, 0, 0, pad)) for value in (B_BTGN, C_BTGN))
-    Z, R = (T + pad) // L, H // G
+    R = H // G
 
     # Layouts in which every contraction is a plain batched matrix product; R heads share a group's B and C.
     u_BZGRLP = u_BTHP.view(B, Z, L, G, R, P).permute(0, 1, 3, 4, 2, 5)

@@ -72,6 +72,13 @@ def test_pairs_below_a_diagonal(start, window):
         assert below_diagonal(start, stop, window) == sees
 
 
+@pytest.mark.parametrize("chunk_len", [1, 4, 32])
+def test_chunks_are_as_few_and_as_short_as_can_be(chunk_len):
+    for tokens_ in range(1, 100):
+        length, chunks = operations.chunks_of(tokens_, chunk_len)
+        assert length <= chunk_len and (chunks - 1) * chunk_len < tokens_ <= chunks * length < tokens_ + chunks
+
+
 @pytest.mark.parametrize("tokens_", [1, 3, 8, 9, 16, 21])
 @pytest.mark.parametrize("chunk_len", [1, 4, 8, 32])
 @pytest.mark.parametrize("has_state", [False, True])
