@@ -97,6 +97,7 @@ def figure(frames: Frames) -> Figure:
             "Solid: validation text, star: its minimum. Dotted: training text, a mean since the point before",
             _windows(frames),
             medians=False,
+            hollow=False,
         )
     return fig
 

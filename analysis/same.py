@@ -125,7 +125,7 @@ def draw(frames: Frames, told: Same) -> Figure:
         panel.set(xlabel="comparison, sorted by ratio", ylabel="E2E of the second name / of the first",
                   title="One paradigm under two names")  # fmt: skip
         panel.legend(loc="upper left")
-        style.caption(fig, frames, told.sentence(), medians=False)
+        style.caption(fig, frames, told.sentence(), medians=False, hollow=False)
     return fig
 
 

@@ -124,14 +124,22 @@ def legend(fig: Figure, handles: list[Line2D]) -> None:
     fig.legend(handles=handles, loc="outside right upper", labelspacing=0.9, handlelength=2.4)
 
 
-def caption(fig: Figure, frames: Frames, *extra: str, medians: bool = True) -> None:
-    """Machine and what the marks mean, below the panels; `medians`: bars are intervals of medians over rounds."""
+def caption(fig: Figure, frames: Frames, *extra: str, medians: bool = True, hollow: bool = True) -> None:
+    """Machine and what the marks mean, below the panels.
+
+    Args:
+        fig: the figure.
+        frames: what is drawn.
+        extra: sentences, without their stops.
+        medians: bars are intervals of medians over rounds.
+        hollow: marks hang on the clock, and are hollow where it is not to be trusted.
+    """
     machines = [str(name) for name in dict.fromkeys(frames.runs["machine"].dropna())]
     rounds = frames.ok.groupby("cell")["round"].nunique()
     parts = [", ".join(machines) or "machine not recorded", rounds_note(set(rounds)) if medians else "", *extra]
-    if frames.ok["contended"].any():
+    if hollow and frames.ok["contended"].any():
         parts.append("Hollow: the machine was slow or busy with something else in at least one round")
-    if frames.ok["extrapolated"].any():
+    if hollow and frames.ok["extrapolated"].any():
         parts.append("Hollow with a dot: extrapolated from a few forwards, in at least one round")
     sentences = ". ".join(part[0].upper() + part[1:] for part in parts if part) + "."
     text = "\n".join(textwrap.wrap(sentences, width=int(fig.get_figwidth() * 15)))

@@ -50,7 +50,7 @@ def accuracy(frames: Frames) -> Figure:
             notes.append(f"Bars: {BARS}; dots: each training")
         if found["seeds"].eq(1).any():
             notes.append("*: one training, bar of 95 % over instances alone")
-        style.caption(fig, frames, *notes, GUESS if guessed else "", medians=False)
+        style.caption(fig, frames, *notes, GUESS if guessed else "", medians=False, hollow=False)
     return fig
 
 
@@ -76,7 +76,7 @@ def against_size(frames: Frames) -> Figure:
             panel.set(title=kind, xlabel=str(rows["size_name"].iloc[0]), ylabel="answers that are right")
         style.legend(fig, [style.handle(str(one), _mark(frames, found, one)) for one in dict.fromkeys(found["series"])])
         guess = GUESS if found["chance"].notna().any() else ""
-        style.caption(fig, frames, f"Bars: {BARS}", guess, medians=False)
+        style.caption(fig, frames, f"Bars: {BARS}", guess, medians=False, hollow=False)
     return fig
 
 
@@ -100,7 +100,9 @@ def planted_errors(frames: Frames) -> Figure:
                     panels[0].plot(row["correct"], y, marker="|", markersize=11, markeredgewidth=2, color=color)
         style.legend(fig, _handles(frames, found))
         revised = "Revised: not there at the end, which may come of giving up every plant and writing the place anew"
-        style.caption(fig, frames, f"Strokes: accuracy without a plant. Bars: {BARS}", revised, medians=False)
+        style.caption(
+            fig, frames, f"Strokes: accuracy without a plant. Bars: {BARS}", revised, medians=False, hollow=False
+        )
     return fig
 
 

@@ -363,6 +363,14 @@ def test_figures_say_units_machine_and_stay_apart(frames):
             assert not one.padded(-1).overlaps(other), choice.name
 
 
+def test_captions_speak_of_no_hollow_marks_where_none_are_drawn(frames):
+    """Who is right does not hang on the clock."""
+    slow = replace(frames, runs=frames.runs.assign(contended=True))
+    assert slow.ok["contended"].all()
+    for choice in task_figures.choose(slow):
+        assert "hollow" not in choice.draw(slow).get_supxlabel().lower(), choice.name
+
+
 def test_marks_lie_where_the_means_are(frames):
     figure = task_figures.accuracy(frames)
     drawn = {round(float(line.get_xdata()[0]), 6) for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 1}
