@@ -281,7 +281,7 @@ def _said(row: pd.Series) -> str:
 
 
 def _in_words(group: pd.DataFrame) -> str:
-    """`Diffusion alone`, or who cannot be told apart and which of them is fastest."""
+    """`Diffusion alone`, or who cannot be told from the best, `all but Mamba-2`, and which of them is fastest."""
     winners = group[group["verdict"] != NOT]
     if not len(winners):
         known = group.apply(lambda row: row[_score(row)], axis=1).notna().any()
@@ -289,7 +289,9 @@ def _in_words(group: pd.DataFrame) -> str:
     names = winners["series"].tolist()
     if len(names) == 1:
         return f"{names[0]} alone" if len(group) > 1 else f"{names[0]}, the only one asked"
-    text = f"not told apart: {listed(names)}"
+    others = group.loc[group["verdict"] == NOT, "series"].tolist()
+    few = len(others) < len(names)
+    text = f"not told apart: {('all but ' + listed(others) if others else 'all') if few else listed(names)}"
     known = winners[winners["e2e_s"].notna()].sort_values("e2e_s", kind="stable")
     return text + (f"; fastest of them: {known['series'].iloc[0]}" if len(known) else "")
 
@@ -347,8 +349,10 @@ def results(frames: Frames) -> pd.DataFrame:
 
 
 def sentence(frames: Frames) -> str:
-    """Who wins each task, in words."""
-    parts = [f"{row[0]}: {row[1]}" for row in matrix(frames).rows]
+    """Who wins each task, in words; without planted errors, as in its figure."""
+    found = groups(frames)
+    tasks = found[found["planted"] == 0].groupby("task", sort=False)
+    parts = [f"{task}: {_in_words(group)}" for task, group in tasks]
     return capital("; ".join(parts)) + "."
 
 

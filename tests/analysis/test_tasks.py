@@ -116,6 +116,16 @@ def test_the_matrix_says_it_in_words_with_times(frames):
     assert rows["mqar, first wrong"]["in words"] == f"{REMASKING.label} alone"
 
 
+def test_where_most_share_the_win_the_words_name_the_others(tmp_path):
+    alike = (AR, replace(AR, name="copy", label="Copy", e2e_s=0.01))
+    frames = load(write_tasks(tmp_path / "two", askers=alike, tasks=(STAR,)))
+    assert tasks.sentence(frames) == "Star graph: not told apart: all; fastest of them: Copy."
+    frames = load(
+        write_tasks(tmp_path / "three", askers=(*alike, replace(SSM, accuracy={STAR: (0.1,) * 3})), tasks=(STAR,))
+    )
+    assert tasks.sentence(frames) == f"Star graph: not told apart: all but {SSM.label}; fastest of them: Copy."
+
+
 def mean(value, variance=1e-4, df=2):
     return Mean(value, variance, df)
 
