@@ -15,6 +15,7 @@ from paradigms.build import build
 from paradigms.cli import compose, exit_code, explain
 from paradigms.data.tasks.task import Task
 from paradigms.quality import defects
+from paradigms.quality.sources import Chain, HeldOut, Source
 from paradigms.weights import load_corpus
 
 FAILED = 1
@@ -51,9 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code(run)
 
 
-def _source(overrides: Sequence[str], *, texts: int, length: int, seed: int) -> defects.Source:
+def _source(overrides: Sequence[str], *, texts: int, length: int, seed: int) -> Source:
     if not overrides:
-        return defects.Chain.of(seed=seed, documents=2 * texts, length=max(400, 2 * length))
+        return Chain.of(seed=seed, documents=2 * texts, length=max(400, 2 * length))
     try:
         config = compose(overrides)
     except Exception as error:
@@ -61,7 +62,7 @@ def _source(overrides: Sequence[str], *, texts: int, length: int, seed: int) -> 
     corpus = build(config["corpus"], "corpus")
     if isinstance(corpus, Task):
         raise ValueError(f"corpus={corpus.name} is a task and has no training text; choose one of text: stdlib_docs")
-    return defects.HeldOut.of(load_corpus(corpus), length=length, seed=seed)
+    return HeldOut.of(load_corpus(corpus), length=length, seed=seed)
 
 
 def _say(defect: str) -> None:

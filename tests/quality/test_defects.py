@@ -8,9 +8,9 @@ import tiny
 from scipy import stats
 
 from paradigms.quality import defects, mauve
-from paradigms.quality.defects import Chain, HeldOut, next_bytes, pieces_of, sample_judge, stationary
 from paradigms.quality.intervals import Estimate
 from paradigms.quality.ngram import ByteNgram
+from paradigms.quality.sources import Chain, HeldOut, next_bytes, pieces_of, sample_judge, stationary
 
 
 def test_the_chain_keeps_its_distribution_and_knows_its_likelihood():
