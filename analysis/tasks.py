@@ -290,8 +290,12 @@ def _in_words(group: pd.DataFrame) -> str:
     if len(names) == 1:
         return f"{names[0]} alone" if len(group) > 1 else f"{names[0]}, the only one asked"
     others = group.loc[group["verdict"] == NOT, "series"].tolist()
-    few = len(others) < len(names)
-    text = f"not told apart: {('all but ' + listed(others) if others else 'all') if few else listed(names)}"
+    if not others:
+        text = "not told apart: all"
+    elif len(others) < len(names):
+        text = f"not told apart: all but {listed(others)}"
+    else:
+        text = f"not told apart: {listed(names)}"
     known = winners[winners["e2e_s"].notna()].sort_values("e2e_s", kind="stable")
     return text + (f"; fastest of them: {known['series'].iloc[0]}" if len(known) else "")
 
